@@ -17,8 +17,9 @@ from dropbatch.core.formats.base import (
     begins,
     compact,
     elements_of,
+    made,
     members_of,
-    splice_array,
+    object_of,
     value_of,
     word_of,
 )
@@ -115,7 +116,7 @@ def read_answer(result: Json) -> Answer:
 
 def unwrapped(result: Json) -> dict[str, msgspec.Raw]:
     """A result's members; an object with no member but `result` is unwrapped."""
-    members = members_of(result) or {}
+    members = object_of(result)
     for _ in range(4):
         inner = members_of(members["result"]) if list(members) == ["result"] else None
         if inner is None:
@@ -127,7 +128,7 @@ def unwrapped(result: Json) -> dict[str, msgspec.Raw]:
 def _of_choice(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
     choices = elements_of(members["choices"])
     choice = members_of(choices[0]) if choices else None
-    message = members_of((choice or {}).get("message", NULL)) or {}
+    message = object_of((choice or {}).get("message", NULL))
     content = message.get("content") or (choice or {}).get("text") or NULL
     calls = tool_calls_of(message.get("tool_calls", NULL))
     finish = finish_of((choice or {}).get("finish_reason", NULL))
@@ -158,16 +159,16 @@ def _of_responses(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     for raw in elements_of(members["output"]) or []:
-        item = members_of(raw) or {}
+        item = object_of(raw)
         kind = word_of(item.get("type", NULL))
         if kind == "function_call":
-            calls += tool_calls_of(splice_array([raw]))
+            calls += tool_calls_of(made([raw]))
         elif kind == "reasoning":
             thoughts += filter(None, [_text_of_content(item.get("content", NULL))])
         elif kind in {"message", ""}:
             text = _text_of_content(item.get("content", NULL))
             texts += [text] if text is not None else []
-    incomplete = members_of(members.get("incomplete_details", NULL)) or {}
+    incomplete = object_of(members.get("incomplete_details", NULL))
     finish = finish_of(incomplete.get("reason", NULL)) or finish_of(members.get("status", NULL))
     reasoning = "".join(thoughts) if thoughts else None
     return Answer(
@@ -191,7 +192,7 @@ def vectors_of(members: dict[str, msgspec.Raw]) -> list[msgspec.Raw]:
         if found and all(begins(one, b"[") for one in found):
             return found
         if found and name == "data":
-            inner = [(members_of(one) or {}).get("embedding", NULL) for one in found]
+            inner = [object_of(one).get("embedding", NULL) for one in found]
             if all(begins(one, b"[") for one in inner):
                 return inner
     return []

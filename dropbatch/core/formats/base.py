@@ -102,7 +102,7 @@ class Target:
     template: str = ""
     system: str = ""
     endpoint: str = ""
-    defaults: Mapping[str, Json] = field(default_factory=dict)
+    defaults: Mapping[str, msgspec.Raw] = field(default_factory=dict)
     schema: Schema = field(default_factory=Schema)
     dimensions: int | None = None
 
@@ -289,17 +289,22 @@ def encode_line(value: object) -> bytes:
     return escape_line_breaks(encode(value))
 
 
-def splice_array(elements: Iterable[Json]) -> bytes:
-    """A JSON array of elements that are already JSON."""
-    return b"[%b]" % b",".join(elements)
-
-
 def members_of(raw: Json) -> dict[str, msgspec.Raw] | None:
     """An object's members as JSON; None if it is not an object."""
     try:
         return _decode_members(raw)
     except UNDECODABLE:
         return None
+
+
+def object_of(raw: Json) -> dict[str, msgspec.Raw]:
+    """An object's members as JSON; none if it is not an object."""
+    return members_of(raw) or {}
+
+
+def made(value: object) -> msgspec.Raw:
+    """A value as JSON; what is not changed in it is JSON already, as `msgspec.Raw`."""
+    return msgspec.Raw(encode(value))
 
 
 def is_retried(code: str, request: Json) -> bool:
@@ -382,16 +387,12 @@ def compact(raw: Json) -> bytes:
         return json.replace(b"\n", b" ").replace(b"\r", b" ")  # both occur only between tokens
 
 
-def json_text(raw: Json) -> bytes:
-    """JSON as the content of a JSON string."""
-    return encode(compact(raw).decode(errors="replace"))
-
-
-def with_defaults(request: dict[str, Json], target: Target, reference: Json) -> bytes:
+def with_defaults(request: Mapping[str, Json], target: Target, reference: Json) -> bytes:
     """A request with the job's defaults and its reference."""
+    members: dict[str, Json] = {**request}
     for name, value in target.defaults.items():
-        request.setdefault(name, value)
-    request.pop("external_reference", None)
+        members.setdefault(name, value)
+    members.pop("external_reference", None)
     if bytes(reference) != b"null":
-        request["external_reference"] = reference
-    return splice(request.items())
+        members["external_reference"] = reference
+    return splice(members.items())

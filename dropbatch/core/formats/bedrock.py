@@ -26,6 +26,7 @@ from dropbatch.core.formats.base import (
     is_object,
     json_line,
     members_of,
+    object_of,
     one_line,
     with_defaults,
     word_of,
@@ -77,7 +78,7 @@ class BedrockReader(LineReader):
             return RecordFault(error.code, error.message, line.record_id if is_text else NULL)
         return Converted(with_defaults(request, self._target, line.record_id), line.record_id)
 
-    def _request(self, model_input: dict[str, msgspec.Raw] | None) -> dict[str, Json]:
+    def _request(self, model_input: dict[str, msgspec.Raw] | None) -> dict[str, msgspec.Raw]:
         if model_input is None:
             raise BadRecordError("modelInput", "It must be an object: the request.")
         return convert_body(
@@ -113,9 +114,7 @@ class BedrockWriter:
         line = _decode_line(outcome.record) if is_object(outcome.record) else _Line()
         model_input = msgspec.Raw(one_line(line.model_input))
         if outcome.result is not None:
-            output = model_output(
-                members_of(line.model_input) or {}, facts, outcome.id, outcome.result
-            )
+            output = model_output(object_of(line.model_input), facts, outcome.id, outcome.result)
             last = {"modelOutput": output}
         else:
             last = {
@@ -311,10 +310,10 @@ def _is_converse(model_input: Input) -> bool:
     if "inferenceConfig" in model_input:
         return True
     for raw in elements_of(model_input.get("messages", NULL)) or []:
-        content = (members_of(raw) or {}).get("content", NULL)
+        content = object_of(raw).get("content", NULL)
         blocks = elements_of(content) if begins(content, b"[") else None
         if blocks:
-            return not word_of((members_of(blocks[0]) or {}).get("type", NULL))
+            return not word_of(object_of(blocks[0]).get("type", NULL))
     return False
 
 

@@ -22,6 +22,7 @@ from dropbatch.core.formats.base import (
     json_line,
     member_of,
     members_of,
+    object_of,
     one_line,
     value_of,
     with_defaults,
@@ -203,7 +204,7 @@ class OpenAIWriter:
         )
 
     def _body(self, facts: BatchFacts, outcome: Outcome, line: _Line, result: Json) -> object:
-        body = members_of(line.body) or {}
+        body = object_of(line.body)
         make = OBJECTS.get(endpoint_of(line.url, body, self._task))
         is_base64 = bytes(body.get("encoding_format", NULL)) == b'"base64"'
         made = make(facts, outcome.id, result, is_base64=is_base64) if make else None

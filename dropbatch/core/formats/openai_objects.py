@@ -31,6 +31,7 @@ from dropbatch.core.formats.base import (
     begins,
     elements_of,
     members_of,
+    object_of,
     word_of,
 )
 from dropbatch.core.formats.conversion.requests import Endpoint
@@ -92,7 +93,7 @@ def chat_completion(
 
 def _chat_choice(name: str, index: int, choice: Members) -> dict[str, Any]:
     """One of the API's choices with what OpenAI's types require; its other members are kept."""
-    members = members_of(choice["message"]) or {}
+    members = object_of(choice["message"])
     content = members.get("content", NULL)
     calls = tool_calls_of(members.get("tool_calls", NULL))
     refusal = members.get("refusal", NULL)
@@ -197,7 +198,7 @@ def _head(kind: str, id_: str, facts: BatchFacts, answer: Answer) -> dict[str, A
 
 
 def _usage(answer: Answer) -> dict[str, Any]:
-    usage = members_of(answer.members.get("usage", NULL)) or {}
+    usage = object_of(answer.members.get("usage", NULL))
     details = {
         name: numbers_of(usage.get(name) or usage.get(theirs) or NULL)
         for name, theirs in _USAGE_DETAILS.items()
@@ -355,7 +356,7 @@ def _output_item(raw: msgspec.Raw, name: str) -> object:
 
     An item of an unknown kind is unchanged.
     """
-    item = _without_nulls(members_of(raw) or {})
+    item = _without_nulls(object_of(raw))
     kind = word_of(item.get("type", NULL))
     if kind == "reasoning":
         return {"id": f"rs_{name}", "summary": [], **item}
@@ -384,7 +385,7 @@ def _message_item(item: Members, id_: str, content: list[Any]) -> dict[str, Any]
 
 
 def _part(raw: msgspec.Raw) -> object:
-    part = members_of(raw) or {}
+    part = object_of(raw)
     if word_of(part.get("type", NULL)) not in {"output_text", "text"} or not begins(
         part.get("text", NULL), b'"'
     ):
@@ -393,7 +394,7 @@ def _part(raw: msgspec.Raw) -> object:
 
 
 def _tokens_used(members: Members, tokens: Tokens) -> dict[str, Any]:
-    usage = members_of(members.get("usage", NULL)) or {}
+    usage = object_of(members.get("usage", NULL))
     counts: dict[str, Any] = dict(
         zip(("input_tokens", "output_tokens", "total_tokens"), tokens, strict=True)
     )

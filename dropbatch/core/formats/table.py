@@ -18,7 +18,7 @@ from dropbatch.core.formats.base import (
     Target,
     Task,
     encode,
-    members_of,
+    object_of,
     one_line,
 )
 from dropbatch.core.formats.bedrock import BedrockReader, BedrockWriter, output_name
@@ -169,7 +169,7 @@ class Form:
 def target_of(
     model: Model,
     template: str = "",
-    defaults: Mapping[str, Json] | None = None,
+    defaults: Mapping[str, msgspec.Raw] | None = None,
     system: str = "",
     endpoint: str = "",
 ) -> Target:
@@ -244,7 +244,7 @@ def merge_defaults(request: bytes, defaults: Mapping[str, Json]) -> bytes:
         request: a JSON object, as sent.
         defaults: values as JSON.
     """
-    members = members_of(request) or {}
+    members = object_of(request)
     added = [
         b"%b:%b" % (encode(name), value) for name, value in defaults.items() if name not in members
     ]

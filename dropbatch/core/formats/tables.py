@@ -21,7 +21,7 @@ from dropbatch.core.formats.base import (
     RecordFault,
     compact,
     encode,
-    members_of,
+    object_of,
     value_of,
     with_defaults,
 )
@@ -186,7 +186,7 @@ class TableReader:
                 "bad_record", f"{self._columns.names[self._input]}: The cell is empty.", reference
             )
         return Converted(
-            with_defaults(text_input(encode(text), self._target), self._target, reference),
+            with_defaults(text_input(text, self._target), self._target, reference),
             reference,
         )
 
@@ -291,7 +291,7 @@ def _members(answer: str, names: Sequence[str]) -> list[str]:
 
     Texts as they are, other values as compact JSON.
     """
-    members = members_of(answer.encode(errors="replace")) or {}
+    members = object_of(answer.encode(errors="replace"))
     found = (members.get(name, NULL) for name in names)
     return ["" if raw == NULL else text_value(raw) for raw in found]
 
@@ -426,9 +426,7 @@ class TextReader(LineReader):
         text = text.removeprefix(_BOM)
         if self._template:
             text = self._template.fill([text])
-        return Converted(
-            with_defaults(text_input(encode(text), self._target), self._target, NULL), NULL
-        )
+        return Converted(with_defaults(text_input(text, self._target), self._target, NULL), NULL)
 
 
 def text_request(record: bytes) -> bytes:

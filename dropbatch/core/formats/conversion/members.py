@@ -16,17 +16,20 @@ from dropbatch.core.formats.base import (
     Task,
     begins,
     elements_of,
+    made,
     members_of,
-    splice,
+    object_of,
     value_of,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import msgspec
+
     from dropbatch.core.formats.base import Target
 
-    Request = dict[str, Json]
+    Request = dict[str, msgspec.Raw]
 
 LEFT_OUT: tuple[str, ...] = (
     *(
@@ -134,7 +137,9 @@ RESPONSES_NAMES: dict[str, str] = {"max_tokens": "max_output_tokens"}
 """Members of a chat request that the Responses API names differently."""
 
 
-def renamed(body: Mapping[str, Json], target: Target, path: str) -> tuple[Request, dict[str, str]]:
+def renamed(
+    body: Mapping[str, msgspec.Raw], target: Target, path: str
+) -> tuple[Request, dict[str, str]]:
     """The members under Workers AI's names.
 
     And the names that the record has for those that it names differently.
@@ -144,7 +149,7 @@ def renamed(body: Mapping[str, Json], target: Target, path: str) -> tuple[Reques
     """
     request: Request = {}
     origins: dict[str, str] = {}
-    later: list[tuple[str, str, Json]] = []
+    later: list[tuple[str, str, msgspec.Raw]] = []
     for name, value in body.items():
         if name in NESTED and (inner := members_of(value)) is not None:
             later += [(f"{name}.{key}", key, inside) for key, inside in inner.items()]
@@ -217,14 +222,14 @@ def check_limits(request: Request, origins: dict[str, str], target: Target, path
         outer, _, inner = name.partition(".")
         if outer not in request:
             continue
-        members = members_of(request[outer]) or {} if inner else {}
+        members = object_of(request[outer]) if inner else {}
         raw: Json | None = members.get(inner) if inner else request[outer]
         if raw is None:
             continue
         value = value_of(raw)
         alias = limits.aliases.get(value) if isinstance(value, str) else None
         if alias is not None:
-            request[outer] = b'"%b"' % alias.encode()
+            request[outer] = made(alias)
         elif not limits.accepts(value):
             written = origins.get(name) or name.replace(outer, origins.get(outer, outer), 1)
             raise BadRecordError(
@@ -268,4 +273,4 @@ def thinking(request: Request, target: Target) -> None:
         and value.get("type") == "disabled"
         and "chat_template_kwargs" in target.schema.members
     ):
-        request.setdefault("chat_template_kwargs", splice([("enable_thinking", b"false")]))
+        request.setdefault("chat_template_kwargs", made({"enable_thinking": False}))

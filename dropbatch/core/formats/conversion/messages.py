@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -17,14 +17,12 @@ from dropbatch.core.formats.base import (
     NULL,
     UNDECODABLE,
     BadRecordError,
-    Json,
     begins,
     compact,
     elements_of,
-    encode,
+    made,
     members_of,
-    splice,
-    splice_array,
+    object_of,
     value_of,
     word_of,
 )
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from dropbatch.core.formats.base import Target
 
     Members = dict[str, msgspec.Raw]
+    Built = dict[str, Any]
 
 TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 IMAGE_TYPES = frozenset({"image", "image_url", "input_image"})
@@ -84,7 +83,9 @@ class Names(NamedTuple):
         )
 
 
-def chat_messages(messages: Json | None, system: Json | None, target: Target, names: Names) -> Json:
+def chat_messages(
+    messages: msgspec.Raw | None, system: msgspec.Raw | None, target: Target, names: Names
+) -> msgspec.Raw:
     """The messages of a chat request, with the system's text as the first one.
 
     Args:
@@ -99,10 +100,9 @@ def chat_messages(messages: Json | None, system: Json | None, target: Target, na
     """
     if messages is None or not begins(messages, b"["):
         raise BadRecordError(f"{names.path}.messages", "It must be an array of messages.")
-    first = _system_message(system, f"{names.path}.{names.system}")
-    if not first and _are_plain(messages, target):
+    changed = _system_messages(system, f"{names.path}.{names.system}")
+    if not changed and _are_plain(messages, target):
         return messages
-    changed: list[Json] = [first] if first else []
     for index, raw in enumerate(elements_of(messages) or []):
         members = members_of(raw)
         if members is None:
@@ -111,42 +111,35 @@ def chat_messages(messages: Json | None, system: Json | None, target: Target, na
             name: value for name, value in members.items() if name == "content" or value != NULL
         }
         if not target.schema.developer and word_of(members.get("role", NULL)) == "developer":
-            known["role"] = msgspec.Raw(b'"system"')
-        if known != members:
-            members, raw = known, msgspec.Raw(splice(known.items()))  # noqa: PLW2901
-        changed += _converted(raw, members, target, f"{names.message(index)}.content")
+            known["role"] = made("system")
+        changed += _converted(known, target, f"{names.message(index)}.content")
     if target.schema.call_ids:
-        changed = [_with_call_ids(one, target.schema.call_ids) for one in changed]
-    return splice_array(changed)
+        changed = [_with_call_ids(object_of(made(one)), target.schema.call_ids) for one in changed]
+    return made(changed)
 
 
-def _with_call_ids(message: Json, pattern: str) -> Json:
+def _with_call_ids(message: Built, pattern: str) -> Built:
     """A message whose ids of tool calls match a pattern.
 
     One that does not is replaced, everywhere by the same.
     """
-    members: dict[str, Json] = {**(members_of(message) or {})}
-    if not {"tool_calls", "tool_call_id"} & members.keys():
-        return message
-    if "tool_call_id" in members:
-        members["tool_call_id"] = _fitting_id(members["tool_call_id"], pattern)
-    calls: list[Json] = []
-    for raw in elements_of(members.get("tool_calls", NULL)) or []:
-        call = members_of(raw)
-        known = {**call, "id": _fitting_id(call["id"], pattern)} if call and "id" in call else None
-        calls.append(splice(known.items()) if known else raw)
-    if calls:
-        members["tool_calls"] = splice_array(calls)
-    return splice(members.items())
+    if "tool_call_id" in message:
+        message["tool_call_id"] = _fitting_id(message["tool_call_id"], pattern)
+    if calls := elements_of(message.get("tool_calls", NULL)):
+        message["tool_calls"] = [_with_id(one, pattern) for one in calls]
+    return message
 
 
-def _fitting_id(raw: Json, pattern: str) -> Json:
+def _with_id(raw: msgspec.Raw, pattern: str) -> msgspec.Raw | Built:
+    call = object_of(raw)
+    return {**call, "id": _fitting_id(call["id"], pattern)} if "id" in call else raw
+
+
+def _fitting_id(raw: msgspec.Raw, pattern: str) -> msgspec.Raw | str:
     text = word_of(raw)
-    return (
-        raw
-        if re.search(pattern, text)
-        else encode(hashlib.sha256(text.encode(errors="replace")).hexdigest()[:9])
-    )
+    if re.search(pattern, text):
+        return raw
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:9]
 
 
 class _Message(msgspec.Struct):
@@ -158,7 +151,7 @@ class _Message(msgspec.Struct):
 _decode_messages = msgspec.json.Decoder(list[_Message]).decode
 
 
-def _are_plain(messages: Json, target: Target) -> bool:
+def _are_plain(messages: msgspec.Raw, target: Target) -> bool:
     """Whether the content of each message is a string, as usual, and no member null.
 
     Then they are sent as written.
@@ -174,44 +167,35 @@ def _are_plain(messages: Json, target: Target) -> bool:
     return not target.schema.call_ids or all(one.tool_call_id is None for one in found)
 
 
-def _system_message(system: Json | None, path: str) -> bytes:
-    """The system's text as a message; empty if there is none."""
+def _system_messages(system: msgspec.Raw | None, path: str) -> list[Built]:
+    """The system's text as a message; none if there is none."""
     if system is None or bytes(system) in {b"null", b"[]"}:
-        return b""
-    text: Json | None = system
-    if begins(system, b"["):
-        blocks = [
-            one
-            for one in elements_of(system) or []
-            if kind_of(members_of(one) or {}) not in DROPPED_TYPES
-        ]
-        texts = [text_of(members_of(one) or {}) for one in blocks]
-        text = encode("\n".join(one or "" for one in texts)) if None not in texts else None
-    if text is None or not begins(text, b'"'):
+        return []
+    if begins(system, b'"'):
+        return [{"role": "system", "content": system}]
+    blocks = map(object_of, elements_of(system) or [NULL])
+    texts = [text_of(one) for one in blocks if kind_of(one) not in DROPPED_TYPES]
+    if None in texts:
         raise BadRecordError(path, "It must be a string or an array of text parts.")
-    return splice([("role", b'"system"'), ("content", text)])
+    return [{"role": "system", "content": "\n".join(one or "" for one in texts)}]
 
 
 # ── one message ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _converted(raw: Json, members: Members, target: Target, path: str) -> list[Json]:
+def _converted(members: Members, target: Target, path: str) -> list[Built]:
     """One message as Workers AI takes it: several, if it has the results of several tools."""
     content = members.get("content", NULL)
-    if bytes(content) == b"null":
-        return [splice({**members, "content": b'""'}.items())]
-    if not begins(content, b"["):
-        return [raw]
-    found = _read(elements_of(content) or [], target, path)
+    if content == NULL:
+        return [{**members, "content": ""}]
+    found = _read(elements_of(content) or [], target, path) if begins(content, b"[") else None
     if found is None:
-        return [raw]
-    others: dict[str, Json] = {name: value for name, value in members.items() if name != "content"}
-    changed: list[Json] = list(found.results)
+        return [{**members}]
+    changed = found.results
     if found.pieces or found.calls or not found.results:
-        others["content"] = _joined(found.pieces)
-        if found.calls:
-            others["tool_calls"] = splice_array(found.calls)
-        changed.append(splice(others.items()))
+        others = {name: value for name, value in members.items() if name != "content"}
+        calls = {"tool_calls": found.calls} if found.calls else {}
+        changed.append({**others, "content": _joined(found.pieces), **calls})
     return changed
 
 
@@ -221,49 +205,46 @@ class _Parts(NamedTuple):
     Messages with results of tools.
     """
 
-    pieces: list[str | bytes]
-    calls: list[bytes]
-    results: list[bytes]
+    pieces: list[str | Built]
+    calls: list[Built]
+    results: list[Built]
 
 
 def _read(parts: list[msgspec.Raw], target: Target, path: str) -> _Parts | None:
     """The parts of a message; None if one is of an unknown kind."""
     found = _Parts([], [], [])
     is_known = True
-    for index, raw in enumerate(parts):
-        members = members_of(raw) or {}
-        kind = kind_of(members)
-        text = text_of(members)
+    for index, members in enumerate(map(object_of, parts)):
+        kind, text, place = kind_of(members), text_of(members), f"{path}[{index}]"
+        inner = members_of(members.get(kind, NULL)) or members
         if text is not None:
             found.pieces.append(text)
         elif kind in IMAGE_TYPES:
-            found.pieces.append(_image(members, target, f"{path}[{index}]"))
+            found.pieces.append(_image(members, target, place))
         elif kind in REFUSED_TYPES:
             message = (
                 f"Workers AI takes text here, and images for some models, no {kind}. "
                 "Write what is in it as text."
             )
-            raise BadRecordError(f"{path}[{index}]", message)
+            raise BadRecordError(place, message)
         elif kind in CALL_TYPES:
-            found.calls.append(function_call(members_of(members.get(kind, NULL)) or members))
+            found.calls.append(function_call(inner))
         elif kind in RESULT_TYPES:
-            found.results.append(
-                _result(members_of(members.get(kind, NULL)) or members, f"{path}[{index}]")
-            )
+            found.results.append(_result(inner, place))
         elif kind not in DROPPED_TYPES:
             is_known = False
     return found if is_known else None
 
 
-def _result(members: Members, path: str) -> bytes:
+def _result(members: Members, path: str) -> Built:
     """The result of a tool as a message."""
-    call_id = members.get("tool_use_id") or members.get("toolUseId") or b'""'
-    text = text_of_result(members.get("content", msgspec.Raw(b'""')), f"{path}.content")
-    return splice([("role", b'"tool"'), ("tool_call_id", call_id), ("content", text)])
+    call_id = members.get("tool_use_id") or members.get("toolUseId") or ""
+    text = text_of_result(members.get("content", made("")), f"{path}.content")
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
-def text_of_result(content: Json, path: str) -> Json:
-    """What a tool returned, as a JSON string: its text, or its JSON.
+def text_of_result(content: msgspec.Raw, path: str) -> msgspec.Raw | str:
+    """What a tool returned: its text, or its JSON as text.
 
     Raises:
         BadRecordError: it has an image or a file, whose bytes would be a prompt of base64.
@@ -271,31 +252,27 @@ def text_of_result(content: Json, path: str) -> Json:
     if begins(content, b'"'):
         return content
     texts = []
-    for index, raw in enumerate(elements_of(content) or [msgspec.Raw(bytes(content))]):
-        members = members_of(raw) or {}
+    for index, raw in enumerate(elements_of(content) or [content]):
+        members = object_of(raw)
         if (kind := kind_of(members)) in IMAGE_TYPES | REFUSED_TYPES:
             message = (
                 f"What a tool returned can only be text here, no {kind}. Write what is "
                 "in it as text."
             )
             raise BadRecordError(f"{path}[{index}]", message)
-        text = value_of(members.get("text", b"null"))
-        texts.append(
-            text
-            if isinstance(text, str)
-            else compact(members.get("json", raw)).decode(errors="replace")
-        )
-    return encode("\n".join(texts))
+        text = value_of(members.get("text", NULL))
+        if not isinstance(text, str):
+            text = compact(members.get("json", raw)).decode(errors="replace")
+        texts.append(text)
+    return "\n".join(texts)
 
 
-def _joined(pieces: list[str | bytes]) -> Json:
+def _joined(pieces: list[str | Built]) -> str | list[Built]:
     """Texts as one string; texts and images as OpenAI's parts."""
-    if all(isinstance(piece, str) for piece in pieces):
-        return encode("\n".join(str(piece) for piece in pieces))
-    return splice_array(
-        splice([("type", b'"text"'), ("text", encode(piece))]) if isinstance(piece, str) else piece
-        for piece in pieces
-    )
+    texts = [piece for piece in pieces if isinstance(piece, str)]
+    if len(texts) == len(pieces):
+        return "\n".join(texts)
+    return [{"type": "text", "text": one} if isinstance(one, str) else one for one in pieces]
 
 
 def kind_of(members: Members) -> str:
@@ -314,22 +291,20 @@ def text_of(members: Members) -> str | None:
 # ── images ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _image(members: Members, target: Target, path: str) -> bytes:
+def _image(members: Members, target: Target, path: str) -> Built:
     """An image as OpenAI's part."""
     if target.images is False:
         raise BadRecordError(path, f"{target.model} takes only text, no images.")
-    url = _data_url(value_of(splice(members.items())))
+    url = _data_url(value_of(made(members)))
     if not url.startswith("data:"):
         raise BadRecordError(
             path,
             "Workers AI takes images as data URLs (data:image/png;base64,…), no links, "
             "files or places in S3.",
         )
-    image: dict[str, Json] = {"url": encode(url)}
-    inner = members_of(members.get("image_url", NULL)) or {}
-    if "detail" in inner:
-        image["detail"] = inner["detail"]
-    return splice([("type", b'"image_url"'), ("image_url", splice(image.items()))])
+    inner = object_of(members.get("image_url", NULL))
+    detail = {"detail": inner["detail"]} if "detail" in inner else {}
+    return {"type": "image_url", "image_url": {"url": url, **detail}}
 
 
 def _data_url(part: object) -> str:

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING
 
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import (
+    NULL,
     BadRecordError,
-    Json,
     Shape,
     Target,
     Task,
     begins,
     elements_of,
-    encode,
-    members_of,
-    splice,
-    splice_array,
+    made,
+    object_of,
     value_of,
 )
 from dropbatch.core.formats.conversion.members import check_limits, renamed, thinking
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     import msgspec
 
     Members = dict[str, msgspec.Raw]
-    Request = dict[str, Json]
+    Request = dict[str, msgspec.Raw]
     Origins = dict[str, str]
 
 
@@ -85,9 +83,8 @@ def _chat(
     places: list[int] | None = None,
 ) -> None:
     _require_task(endpoint, Task.GENERATION, target, path)
-    if bytes(request.pop("audio", b"null")) != b"null" or b'"audio"' in bytes(
-        request.pop("modalities", b"")
-    ):
+    audio, modalities = request.pop("audio", NULL), request.pop("modalities", NULL)
+    if audio != NULL or b'"audio"' in bytes(modalities):
         raise BadRecordError(
             f"{path}.audio", "Workers AI's batches accept and return text here. Leave audio out."
         )
@@ -96,7 +93,7 @@ def _chat(
         request.get("messages"), request.pop("system", None), target, names
     )
     if "toolConfig" in request and "tools" not in request:
-        config = members_of(request.pop("toolConfig")) or {}
+        config = object_of(request.pop("toolConfig"))
         request.update((new, config[old]) for old, new in _TOOL_CONFIG.items() if old in config)
     _chat_options(request, origins, target, path)
 
@@ -129,7 +126,7 @@ def _completions(
     _require_task(endpoint, Task.GENERATION, target, path)
     if "text" in request and "prompt" not in request:
         request["prompt"] = request.pop("text")  # Bedrock's `inputText`
-    prompt: Json = request.get("prompt", b"null")
+    prompt = request.get("prompt", NULL)
     if begins(prompt, b"["):
         prompts = elements_of(prompt) or []
         if len(prompts) != 1 or not begins(prompts[0], b'"'):
@@ -150,7 +147,7 @@ def _embeddings(
 ) -> None:
     _require_task(endpoint, Task.EMBEDDINGS, target, path)
     name = "text" if "text" in request else "input"
-    texts = request.pop(name, b"null")
+    texts = request.pop(name, NULL)
     if begins(texts, b"["):
         if any(not begins(text, b'"') for text in elements_of(texts) or []):
             raise BadRecordError(
@@ -162,7 +159,7 @@ def _embeddings(
     if "truncate" in request:
         is_cut = value_of(request.pop("truncate")) in ("END", "START")
         if is_cut and "truncate_inputs" in target.schema.members:
-            request["truncate_inputs"] = b"true"
+            request["truncate_inputs"] = made(True)  # noqa: FBT003
 
 
 def _responses(
@@ -171,11 +168,9 @@ def _responses(
     _require_task(endpoint, Task.GENERATION, target, path)
     if "input" not in request:
         raise BadRecordError(f"{path}.input", "It is missing.")
-    reasoning = members_of(request.get("reasoning", b"null"))
-    if reasoning and b"null" in map(bytes, reasoning.values()):
-        request["reasoning"] = splice(
-            (name, value) for name, value in reasoning.items() if bytes(value) != b"null"
-        )
+    reasoning = object_of(request.get("reasoning", NULL))
+    if NULL in reasoning.values():
+        request["reasoning"] = made({name: one for name, one in reasoning.items() if one != NULL})
     if target.shape not in {Shape.INPUT, Shape.UNKNOWN}:
         places = to_chat(request, origins, target, path)
         _chat(request, origins, endpoint, target, path, places)
@@ -230,21 +225,17 @@ def _require_task(endpoint: Endpoint, task: Task, target: Target, path: str) -> 
 
 # ── shapes of a model's input ─────────────────────────────────────────────────────────────────────
 
-_USER = b'[{"role":"user","content":%b}]'
 
-
-def text_input(text: Json, target: Target) -> Request:
-    """The members that pass a text, given as a JSON string, to a model."""
+def text_input(text: msgspec.Raw | str, target: Target) -> Request:
+    """The members that pass a text to a model."""
     if target.system and target.shape is Shape.INPUT:
-        return {"instructions": encode(target.system), "input": text}
+        return {"instructions": made(target.system), "input": made(text)}
+    user = {"role": "user", "content": text}
     if target.system:
-        system = splice([("role", b'"system"'), ("content", encode(target.system))])
-        return {
-            "messages": splice_array([system, splice([("role", b'"user"'), ("content", text)])])
-        }
+        return {"messages": made([{"role": "system", "content": target.system}, user])}
     if target.shape is Shape.MESSAGES:
-        return {"messages": _USER % bytes(text)}
-    return {INPUT_MEMBERS[target.shape]: text}
+        return {"messages": made([user])}
+    return {INPUT_MEMBERS[target.shape]: made(text)}
 
 
 INPUT_MEMBERS: dict[Shape, str] = {
@@ -257,6 +248,6 @@ INPUT_MEMBERS: dict[Shape, str] = {
 """The member that takes a text, by the model's shape."""
 
 
-def as_array(raw: Json) -> bytes:
+def as_array(raw: msgspec.Raw) -> msgspec.Raw:
     """An array as it is; any other JSON as the only element of an array."""
-    return bytes(raw) if begins(raw, b"[") else splice_array([raw])
+    return raw if begins(raw, b"[") else made([raw])

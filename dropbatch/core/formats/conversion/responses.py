@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from dropbatch.core.formats.base import (
     NULL,
     BadRecordError,
-    Json,
     begins,
     elements_of,
+    made,
     members_of,
-    splice,
-    splice_array,
+    object_of,
     word_of,
 )
 from dropbatch.core.formats.conversion.members import RESPONSES_NAMES
 from dropbatch.core.formats.conversion.messages import text_of_result
-from dropbatch.core.formats.conversion.tools import flat_choice, flat_tools, function_call
+from dropbatch.core.formats.conversion.tools import flat_function, flat_tools, function_call
 
 if TYPE_CHECKING:
+    import msgspec
+
     from dropbatch.core.formats.base import Target
 
-    Request = dict[str, Json]
+    Request = dict[str, msgspec.Raw]
 
 
 # ── from chat ─────────────────────────────────────────────────────────────────────────────────────
@@ -43,72 +42,57 @@ def to_responses(request: Request, origins: dict[str, str]) -> None:
     if "reasoning_effort" in request:
         effort = request.pop("reasoning_effort")
         if "reasoning" not in request:
-            request["reasoning"] = splice([("effort", effort)])
+            request["reasoning"] = made({"effort": effort})
             origins["reasoning.effort"] = origins.get("reasoning_effort", "reasoning_effort")
     if "response_format" in request:
-        request.setdefault(
-            "text", splice([("format", _flat_format(request.pop("response_format")))])
-        )
+        format_ = _flat_format(request.pop("response_format"))
+        request.setdefault("text", made({"format": format_}))
     if "tools" in request:
         request["tools"] = flat_tools(request["tools"])
     if "tool_choice" in request:
-        request["tool_choice"] = flat_choice(request["tool_choice"])
+        request["tool_choice"] = flat_function(request["tool_choice"])
 
 
-def _items(messages: Json) -> Json:
+def _items(messages: msgspec.Raw) -> msgspec.Raw:
     """Messages as items; they are the same unless tools were called."""
     if b'"tool' not in bytes(messages):
         return messages
-    items: list[Json] = []
+    items: list[msgspec.Raw | dict[str, Any]] = []
     for index, raw in enumerate(elements_of(messages) or []):
-        message = members_of(raw) or {}
-        calls = elements_of(message.get("tool_calls", NULL)) if "tool_calls" in message else None
+        message = object_of(raw)
+        calls = elements_of(message.get("tool_calls", NULL))
         if word_of(message.get("role", NULL)) == "tool":
-            call_id = message.get("tool_call_id") or b'""'
             output = text_of_result(message.get("content", NULL), f"messages[{index}].content")
-            items.append(
-                splice(
-                    [("type", b'"function_call_output"'), ("call_id", call_id), ("output", output)]
-                )
-            )
+            call_id = message.get("tool_call_id") or ""
+            items.append({"type": "function_call_output", "call_id": call_id, "output": output})
         elif calls is None:
             items.append(raw)
         else:
             if word_of(message.get("content", NULL)):
-                items.append(
-                    splice((name, value) for name, value in message.items() if name != "tool_calls")
-                )
+                items.append(_without(message, "tool_calls"))
             items += map(_call_item, calls)
-    return splice_array(items)
+    return made(items)
 
 
-def _call_item(raw: Json) -> bytes:
-    call = members_of(raw) or {}
-    function = members_of(call.get("function", NULL)) or {}
-    arguments = function.get("arguments") or b'"{}"'
-    named = [
-        ("call_id", call.get("id") or b'""'),
-        ("name", function.get("name") or b'""'),
-        ("arguments", arguments),
-    ]
-    return splice([("type", b'"function_call"'), *named])
+def _without(members: dict[str, msgspec.Raw], name: str) -> dict[str, msgspec.Raw]:
+    return {one: value for one, value in members.items() if one != name}
 
 
-def _flat_format(response_format: Json) -> Json:
-    """OpenAI's `response_format` as the Responses API writes it.
+def _call_item(raw: msgspec.Raw) -> dict[str, Any]:
+    call = object_of(raw)
+    function = object_of(call.get("function", NULL))
+    return {
+        "type": "function_call",
+        "call_id": call.get("id") or "",
+        "name": function.get("name") or "",
+        "arguments": function.get("arguments") or "{}",
+    }
 
-    With the schema next to its name.
-    """
-    members = members_of(response_format) or {}
-    inner = members_of(members.get("json_schema", NULL))
-    if inner is None:
-        return response_format
-    return splice(
-        [
-            ("type", b'"json_schema"'),
-            *((name, raw) for name, raw in inner.items() if name != "type"),
-        ]
-    )
+
+def _flat_format(response_format: msgspec.Raw) -> msgspec.Raw | dict[str, Any]:
+    """OpenAI's `response_format` as the Responses API writes it: the schema next to its name."""
+    inner = members_of(object_of(response_format).get("json_schema", NULL))
+    return response_format if inner is None else {"type": "json_schema", **_without(inner, "type")}
 
 
 # ── to chat ───────────────────────────────────────────────────────────────────────────────────────
@@ -131,117 +115,87 @@ def to_chat(request: Request, origins: dict[str, str], target: Target, path: str
             value = request.pop(old)
             if new not in request:
                 request[new], origins[new] = value, origins.get(old, old)
-    text = members_of(request.pop("text", NULL)) or {}
+    text = object_of(request.pop("text", NULL))
     if "format" in text:
         request.setdefault("response_format", _wrapped_format(text["format"]))
-    effort = (members_of(request.pop("reasoning", NULL)) or {}).get("effort", NULL)
-    if (
-        bytes(effort) != b"null"
-        and "reasoning_effort" in target.schema.members
-        and "reasoning_effort" not in request
-    ):
-        request["reasoning_effort"], origins["reasoning_effort"] = (
-            effort,
-            f"{origins.get('reasoning', 'reasoning')}.effort",
-        )
-    for index, raw in enumerate(elements_of(request.get("tools", b"[]")) or []):
-        if word_of((members_of(raw) or {}).get("type", NULL)) != "function":
+    effort = object_of(request.pop("reasoning", NULL)).get("effort", NULL)
+    takes_effort = "reasoning_effort" in target.schema.members
+    if effort != NULL and takes_effort and "reasoning_effort" not in request:
+        request["reasoning_effort"] = effort
+        origins["reasoning_effort"] = f"{origins.get('reasoning', 'reasoning')}.effort"
+    for index, raw in enumerate(elements_of(request.get("tools", NULL)) or []):
+        if word_of(object_of(raw).get("type", NULL)) != "function":
             raise BadRecordError(
                 f"{path}.tools[{index}]", "The models of Workers AI call functions, no other tools."
             )
     return places
 
 
-def _messages(given: Json, path: str) -> tuple[Json, list[int]]:
+def _messages(given: msgspec.Raw, path: str) -> tuple[msgspec.Raw, list[int]]:
     """A text, or items, as messages, and the index of the item that each is made of."""
     if begins(given, b'"'):
-        return splice_array([splice([("role", b'"user"'), ("content", given)])]), [0]
+        return made([{"role": "user", "content": given}]), [0]
     items = elements_of(given)
     if items is None:
         raise BadRecordError(f"{path}.input", "It must be a string or an array of items.")
-    messages: list[Json] = []
+    messages: list[dict[str, Any]] = []
     places: list[int] = []
-    calls: list[bytes] = []
-    for index, raw in enumerate(items):
-        item = members_of(raw) or {}
-        kind = word_of(item.get("type", NULL))
+    calls: list[dict[str, Any]] = []
+    for index, item in enumerate(map(object_of, items)):
+        kind, place = word_of(item.get("type", NULL)), f"{path}.input[{index}]"
         if kind == "function_call":
+            if not calls:
+                messages.append({"role": "assistant", "content": "", "tool_calls": calls})
+                places.append(index)
             calls.append(function_call(item))
+            places[-1] = index
             continue
-        if calls:
-            messages.append(_calling(calls))
-            places.append(index - 1)
-            calls = []
+        calls = []
         if kind == "function_call_output":
-            output = text_of_result(item.get("output", NULL), f"{path}.input[{index}].output")
-            known: list[tuple[str, Json]] = [
-                ("tool_call_id", item.get("call_id") or b'""'),
-                ("content", output),
-            ]
-            messages.append(splice([("role", b'"tool"'), *known]))
+            output = text_of_result(item.get("output", NULL), f"{place}.output")
+            call_id = item.get("call_id") or ""
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
         elif "role" in item:
-            messages.append(
-                splice((name, item[name]) for name in ("role", "content") if name in item)
-            )
+            messages.append({name: item[name] for name in ("role", "content") if name in item})
         elif kind != "reasoning":
-            raise BadRecordError(
-                f"{path}.input[{index}]", "It must be a message, or a function's call or output."
-            )
+            raise BadRecordError(place, "It must be a message, or a function's call or output.")
         places += [index] * (len(messages) - len(places))
-    if calls:
-        messages.append(_calling(calls))
-        places.append(len(items) - 1)
-    return splice_array(messages), places
+    return made(messages), places
 
 
-def _calling(calls: list[bytes]) -> bytes:
-    return splice(
-        [("role", b'"assistant"'), ("content", b'""'), ("tool_calls", splice_array(calls))]
-    )
-
-
-def _wrapped_format(format_: Json) -> Json:
+def _wrapped_format(format_: msgspec.Raw) -> msgspec.Raw:
     """`text.format` as chat's `response_format`."""
-    members = members_of(format_) or {}
+    members = object_of(format_)
     if word_of(members.get("type", NULL)) != "json_schema":
         return format_
-    inner = splice((name, raw) for name, raw in members.items() if name != "type")
-    return splice([("type", b'"json_schema"'), ("json_schema", inner)])
+    return made({"type": "json_schema", "json_schema": _without(members, "type")})
 
 
 # ── what a chat model is to answer with ───────────────────────────────────────────────────────────
 
 
-def response_format(written: Json, target: Target) -> Json | None:
+def response_format(written: msgspec.Raw, target: Target) -> msgspec.Raw | None:
     """`response_format` as the model takes it; None for plain text, which needs none.
 
     It may lack its type, and its schema may lack the name that some models require.
     """
-    members = members_of(written)
+    members: dict[str, Any] | None = members_of(written)
     if members is None:
         return written
-    kind = word_of(members.get("type", NULL))
-    if kind == "text":
+    if word_of(members.get("type", NULL)) == "text":
         return None
     if "json_schema" not in members and begins(members.get("schema", NULL), b"{"):
-        wrapped = splice((name, raw) for name, raw in members.items() if name != "type")
-        members = {"type": msgspec.Raw(b'"json_schema"'), "json_schema": msgspec.Raw(wrapped)}
-        written = splice(members.items())
+        members = {"type": "json_schema", "json_schema": made(_without(members, "type"))}
+        written = made(members)
     inner = members_of(members.get("json_schema", NULL))
     if inner is None:
         return written
     is_wrapped = begins(inner.get("schema", NULL), b"{") and inner.keys() <= _WRAPPER
     if target.plain_schema and is_wrapped:
-        return splice(
-            (name, inner["schema"] if name == "json_schema" else raw)
-            for name, raw in members.items()
-        )
+        return made({**members, "json_schema": inner["schema"]})
     if target.schema.named_schema and "name" not in inner:
-        schema = [*inner.items()] if is_wrapped else [("schema", members["json_schema"])]
-        named = splice([("name", b'"answer"'), *schema])
-        return splice(
-            (name, named if name == "json_schema" else raw) for name, raw in members.items()
-        )
+        schema = inner if is_wrapped else {"schema": members["json_schema"]}
+        return made({**members, "json_schema": {"name": "answer", **schema}})
     return written
 
 

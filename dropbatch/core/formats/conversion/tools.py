@@ -14,13 +14,13 @@ from dropbatch.core.formats.base import (
     BadRecordError,
     Json,
     begins,
+    compact,
     elements_of,
     encode,
-    json_text,
+    made,
     members_of,
+    object_of,
     one_line,
-    splice,
-    splice_array,
     value_of,
     word_of,
 )
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def chat_tools(tools: Json, path: str, *, full: bool) -> Json:
+def chat_tools(tools: msgspec.Raw, path: str, *, full: bool) -> msgspec.Raw:
     """Anthropic's, Converse's and the Responses API's tools as OpenAI's functions.
 
     Args:
@@ -43,17 +43,17 @@ def chat_tools(tools: Json, path: str, *, full: bool) -> Json:
     raws = elements_of(tools)
     if raws is None:
         return tools
-    changed = []
+    changed: list[msgspec.Raw | dict[str, Any]] = []
     for index, raw in enumerate(raws):
-        members = members_of(raw) or {}
+        members = object_of(raw)
         if "cachePoint" in members:
             continue
         if not _is_function(members):
             raise BadRecordError(
                 f"{path}[{index}]", "The models of Workers AI call functions, no other tools."
             )
-        changed.append(_openai_tool(raw, full=full))
-    return tools if changed == raws else splice_array(changed)
+        changed.append(_openai_tool(raw, members, full=full))
+    return tools if changed == raws else made(changed)
 
 
 def _is_function(members: Mapping[str, Json]) -> bool:
@@ -61,103 +61,83 @@ def _is_function(members: Mapping[str, Json]) -> bool:
     return is_flat or not members.keys().isdisjoint({"function", "toolSpec", "input_schema"})
 
 
-def _openai_tool(raw: Json, *, full: bool) -> Json:
-    members = members_of(raw) or {}
-    function = members_of(members.get("function", b"null"))
-    spec = function or members_of(members.get("toolSpec", b"null")) or members
-    schema = (members_of(spec.get("inputSchema", b"null")) or {}).get("json") or spec.get(
-        "input_schema"
-    )
-    is_flat = function is None and word_of(members.get("type", b"null")) == "function"
-    known: dict[str, Json] = {
-        name: spec[name] for name in _ORDER if bytes(spec.get(name, b"null")) != b"null"
-    }
+def _openai_tool(
+    raw: msgspec.Raw, members: dict[str, msgspec.Raw], *, full: bool
+) -> msgspec.Raw | dict[str, Any]:
+    """A tool as OpenAI's function; as it was written if it is one."""
+    function = members_of(members.get("function", NULL))
+    spec = function or members_of(members.get("toolSpec", NULL)) or members
+    schema = object_of(spec.get("inputSchema", NULL)).get("json") or spec.get("input_schema")
+    is_flat = function is None and word_of(members.get("type", NULL)) == "function"
+    known: dict[str, Any] = {name: spec[name] for name in _ORDER if spec.get(name, NULL) != NULL}
     if schema is not None:
         known["parameters"] = schema
-    filled = _filled(known) if full else known
-    is_complete = function is None or all(function.get(name) == filled.get(name) for name in _ORDER)
+    if full:
+        known = {"description": "", **known, "parameters": _parameters(known.get("parameters"))}
+    is_complete = function is None or all(function.get(name) == known.get(name) for name in _ORDER)
     if schema is None and not is_flat and is_complete:
         return raw
-    return splice(
-        [
-            ("type", b'"function"'),
-            ("function", splice((name, filled[name]) for name in _ORDER if name in filled)),
-        ]
-    )
+    ordered = {name: known[name] for name in _ORDER if name in known}
+    return {"type": "function", "function": ordered}
 
 
-def _filled(function: Mapping[str, Json]) -> dict[str, Json]:
-    """A function with all members that some models require of it and of its parameters."""
-    filled = {**_REQUIRED, **function}
-    parameters = members_of(filled["parameters"])
-    if parameters is not None and not _REQUIRED_PARAMETERS.keys() <= parameters.keys():
-        filled["parameters"] = splice({**_REQUIRED_PARAMETERS, **parameters}.items())
-    return filled
+def _parameters(written: msgspec.Raw | None) -> msgspec.Raw | dict[str, Any]:
+    """A function's parameters with all members that some models require."""
+    members = {} if written is None else members_of(written)
+    if written is not None and (members is None or _REQUIRED.keys() <= members.keys()):
+        return written
+    return _REQUIRED | (members or {})
 
 
-_REQUIRED_PARAMETERS: dict[str, Json] = {"type": b'"object"', "properties": b"{}"}
-_REQUIRED: dict[str, Json] = {
-    "description": b'""',
-    "parameters": splice(_REQUIRED_PARAMETERS.items()),
-}
+_REQUIRED: dict[str, Any] = {"type": "object", "properties": {}}
 _ORDER = ("name", "description", "parameters", "strict")
 
 
-def flat_choice(choice: Json) -> Json:
-    """OpenAI's choice of a function as the Responses API writes it."""
-    members = members_of(choice) or {}
-    function = members_of(members.get("function", b"null"))
-    return choice if function is None else splice([("type", b'"function"'), *function.items()])
+def flat_function(written: msgspec.Raw) -> msgspec.Raw:
+    """OpenAI's function, or choice of one, as the Responses API writes it.
 
-
-def flat_tools(tools: Json) -> Json:
-    """OpenAI's functions as the Responses API writes them.
-
-    Without the object around name and parameters.
+    Without the object around its members.
     """
+    function = members_of(object_of(written).get("function", NULL))
+    return written if function is None else made({"type": "function", **function})
+
+
+def flat_tools(tools: msgspec.Raw) -> msgspec.Raw:
+    """OpenAI's functions as the Responses API writes them."""
     raws = elements_of(tools)
-    return tools if raws is None else splice_array(map(_flat_tool, raws))
+    return tools if raws is None else made(list(map(flat_function, raws)))
 
 
-def _flat_tool(raw: Json) -> Json:
-    function = members_of((members_of(raw) or {}).get("function", b"null"))
-    return raw if function is None else splice([("type", b'"function"'), *function.items()])
-
-
-def chat_tool_choice(choice: Json) -> Json:
+def chat_tool_choice(choice: msgspec.Raw) -> msgspec.Raw:
     """Anthropic's and Converse's choice as OpenAI's."""
     value = value_of(choice)
     if not isinstance(value, dict):
         return choice
     kind = value.get("type") or next(iter(value), "")
     if isinstance(kind, str) and kind in _CHOICES:
-        return encode(_CHOICES[kind])
+        return made(_CHOICES[kind])
     if kind == "function" and "function" not in value:
-        return encode({"type": "function", "function": {"name": value.get("name")}})
+        return made({"type": "function", "function": {"name": value.get("name")}})
     if kind == "tool":
         inner = value.get("tool")
         name = inner.get("name") if isinstance(inner, dict) else value.get("name")
-        return encode({"type": "function", "function": {"name": name}})
+        return made({"type": "function", "function": {"name": name}})
     return choice
 
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def function_call(members: dict[str, msgspec.Raw]) -> bytes:
+def function_call(members: dict[str, msgspec.Raw]) -> dict[str, Any]:
     """A call in a conversation, as Anthropic, Converse or the Responses API write it.
 
     In OpenAI's form.
     """
-    id_ = members.get("id") or members.get("toolUseId") or b'""'
-    arguments = members.get("input") or members.get("arguments") or msgspec.Raw(b"{}")
-    text = arguments if begins(arguments, b'"') else json_text(arguments)
-    return _call(members.get("call_id") or id_, members.get("name") or b'""', text)
-
-
-def _call(id_: Json, name: Json, arguments: Json) -> bytes:
-    function = splice([("name", name), ("arguments", arguments)])
-    return splice([("id", id_), ("type", b'"function"'), ("function", function)])
+    id_ = members.get("call_id") or members.get("id") or members.get("toolUseId") or ""
+    given = members.get("input") or members.get("arguments") or msgspec.Raw(b"{}")
+    arguments = given if begins(given, b'"') else compact(given).decode(errors="replace")
+    function = {"name": members.get("name") or "", "arguments": arguments}
+    return {"id": id_, "type": "function", "function": function}
 
 
 class ToolCall(NamedTuple):
