@@ -85,7 +85,6 @@ _PAGES = """\
 | question | page |
 | --- | --- |
 | What does it cost on AWS? | [cost.md](cost.md) |
-| What is a small job billed while it waits? | [small_jobs.md](small_jobs.md) |
 | How many API calls does a batch take, and how soon are answers collected? | [polling.md](polling.md) |
 | How many batches are over when the rate budget is the limit? | [wall.md](wall.md) |
 | What do Cloudflare's completion events change? | [events.md](events.md) |

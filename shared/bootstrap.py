@@ -23,7 +23,7 @@ from shared.observability import logger
 from shared.pacing.budget import CLOUDFLARE_CALLS, Budget
 from shared.pacing.cadence import Cadence
 from shared.pacing.known import Known
-from shared.pacing.wakes import Wakes
+from shared.pacing.wake import Wakes
 from shared.retry import jittered, longest_jittered
 from shared.services import Services
 from shared.settings import Settings, read_settings

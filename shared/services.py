@@ -8,23 +8,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from shared.aws.queues import Queues, WakeMessage
-from shared.errors import StorageError
 from shared.ledger import Ledger
-from shared.observability import logger
-from shared.pacing.wakes import LeftDue
+from shared.pacing.wake import LeftDue, wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shared.aws.event_bus import EventBus
     from shared.aws.object_store import ObjectStore
+    from shared.aws.queues import Queues
     from shared.events.subscribe import Events
     from shared.pacing.breaker import Permit
     from shared.pacing.budget import Budget
     from shared.pacing.cadence import Cadence
     from shared.pacing.known import Known
-    from shared.pacing.wakes import Wakes
+    from shared.pacing.wake import Wakes
     from shared.settings import Settings
     from shared.workers_ai.client import WorkersAI
 
@@ -79,7 +77,7 @@ class Services:
             yield own
         finally:
             if (at := own.left.earliest()) < math.inf:
-                own.wake(at)
+                wake(own, at)
 
     def lift(self, permit: Permit, model: str) -> None:
         """End the pause and the wait that a good call has probed.
@@ -87,29 +85,4 @@ class Services:
         Have what waited for the pause's end looked at.
         """
         if self.budget.lift(permit, model):
-            self.wake(self.now(), at_once=True)
-
-    def wake(
-        self, at: float, *, at_once: bool = False, instead_of: float | None = None
-    ) -> int | None:
-        """Have the poll function look at what is due at a time, unless it will anyway.
-
-        Args:
-            at: Unix seconds.
-            at_once: whether it looks then even if somebody does who may be asleep.
-            instead_of: since when the caller has looked, who ends now, as the control item says.
-
-        Returns:
-            The planned time, None if no message was sent.
-        """
-        now = self.now()
-        try:
-            if not self.queues.can_wake:
-                return None
-            planned = self.wakes.plan(at, now, at_once=at_once, instead_of=instead_of)
-            if planned is not None:
-                self.queues.send(WakeMessage(planned), delay=at - now)
-        except StorageError as error:
-            logger.warning("next tick not anticipated", reason=str(error))
-            return None
-        return planned
+            wake(self, self.now(), at_once=True)

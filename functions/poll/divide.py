@@ -238,7 +238,9 @@ def _divide(services: Services, batch: Batch) -> None:
     if ledger.finish_division(batch, services.now()):
         count("BatchesDivided")
         logger.info("batch divided", **batch_log_fields(batch), pieces=len(bounds))
-        services.queues.send_all([SubmitMessage(batch.job_id, number) for number in numbers])
+        due_at = now + SUBMIT_GRACE_SECONDS
+        messages = [SubmitMessage(batch.job_id, number, due_at) for number in numbers]
+        services.queues.send_all(messages)
 
 
 def _sent(places: Sequence[tuple[int, int]]) -> int:

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from functions.poll.collect import MAX_SUBMITS, collect, failed_for_capacity
 from shared.api_messages import attach_api_message
-from shared.aws.queues import (
-    FAST_START_BATCHES,
-    FOLLOWED_POLLS,
-    FOLLOWED_SECONDS,
-    POLL_GRACE_SECONDS,
-    PollMessage,
-    SubmitMessage,
-    VisitMessage,
-)
+from shared.aws.queues import VisitMessage
 from shared.claims import claim_seconds
 from shared.models import PAST_DEADLINE, Batch, BatchState, Doubt, ErrorDetail, Job, cause_of
 from shared.observability import batch_log_fields, count, logger
@@ -349,17 +341,9 @@ def _still_pending(poll: Poll, status: str) -> bool:
         return submit_again(services, job, batch, LATE, **updates)
     due_at = min(now + _next_poll(poll), overdue_at(services, batch) + 1)
     due_at = min(due_at, job.deadline_at or due_at)
-    followed = (
-        int(batch.number[:8]) < FAST_START_BATCHES
-        and due_at - now + poll.age <= FOLLOWED_SECONDS
-        and batch.polls <= FOLLOWED_POLLS
-    )
-    grace = POLL_GRACE_SECONDS if followed else 0.0
-    scheduled = services.ledger.schedule_poll(batch, due_at + grace, **updates)
+    scheduled = services.ledger.schedule_poll(batch, due_at, **updates)
     if scheduled and scheduled.told_at and not batch.told_at:
         services.ledger.postpone(scheduled, now)  # An event came during this poll.
-    elif scheduled and followed:
-        services.queues.send(PollMessage(((job.job_id, batch.number),)), delay=due_at - now)
     return False
 
 
@@ -448,7 +432,6 @@ def submit_again(
         services.ledger.schedule_poll(batch, now + next_poll(services, job, batch), **updates)
     elif services.ledger.resubmit(batch, now, now):
         logger.warning("batch submitted again", **batch_log_fields(batch), reason=error.message)
-        services.queues.send(SubmitMessage(job.job_id, batch.number))
     return False
 
 

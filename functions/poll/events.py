@@ -34,6 +34,8 @@ MAX_PULLS = 10
 """Full pulls that follow each other: a backlog of 100,000 messages is read in minutes."""
 PULL_SECONDS = 20.0
 """Seconds that the pulls of one cycle take at most."""
+LAST_PULL = 5.0
+"""Seconds to the last pull, once nothing is outstanding."""
 YOUNG = 60.0
 """Seconds after an event in which its batch may not be stored yet, or counts though it is done."""
 
@@ -51,8 +53,12 @@ class Pulled:
     next_at: float = math.inf
 
 
-def pull_events(services: Services) -> Pulled:
-    """Pull if it is time; the batches that are told of are due now."""
+def pull_events(services: Services, *, is_outstanding: bool) -> Pulled:
+    """Pull if it is time; the batches that are told of are due now.
+
+    Once nothing is outstanding, there are two more pulls, so that events of answers that a poll
+    found show that they come.
+    """
     events, now = services.events, services.now()
     if events is None:
         return Pulled()
@@ -62,15 +68,21 @@ def pull_events(services: Services) -> Pulled:
             return Pulled()
         if state.pull_at > now:
             return Pulled(next_at=state.pull_at)
-        next_at = now + pull_interval(now - state.youngest_at)
-        if not events.item.claim_pull(state.pull_at, next_at):
-            return Pulled(next_at=next_at)
+        planned = _following(state, now, is_outstanding=is_outstanding)
+        if not events.item.claim_pull(state.pull_at, *planned):
+            return Pulled(next_at=now)
         pull = _Pull(services, events, state, now)
-        refused_until = pull.run()
-        return Pulled(pull.told, refused_until or next_at)
+        return Pulled(pull.told, pull.run() or planned[0] or math.inf)
     except StorageError as error:
         logger.warning("events not pulled", reason=str(error))
         return Pulled()
+
+
+def _following(state: EventsState, now: float, *, is_outstanding: bool) -> tuple[float, float]:
+    """When to pull next, and of which age the youngest batch is then; 0 for never, and for none."""
+    if is_outstanding:
+        return now + pull_interval(now - state.youngest_at), state.youngest_at
+    return (now + LAST_PULL if state.youngest_at else 0.0), 0.0
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from shared.aws.object_events import parse_notification
 from shared.aws.queues import PollMessage, VisitMessage, WakeMessage, decode_message
 from shared.job_control import follow_job_control
 from shared.observability import logger
+from shared.pacing.wake import wake as plan_wake
 
 if TYPE_CHECKING:
     from shared.invocation import Invocation
@@ -66,7 +67,7 @@ def _follow_command(invocation: Invocation, key: str) -> None:
     if key == names.STACK_CONTROL:
         follow_stack_control(services)
         # The command may have ended what others wait for.
-        services.wake(services.now(), at_once=True)
+        plan_wake(services, services.now(), at_once=True)
     elif (job_id := names.controlled_job(key)) is None:
         logger.warning("no control object", key=key[:100])
     elif is_open(follow_job_control(services, job_id)) and not visit_job(invocation, job_id):

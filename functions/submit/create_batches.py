@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 from dropbatch.core.cost_limit import estimate
 from functions.submit.stage_batches import settle
 from shared.aws.queues import (
-    FAST_START_BATCHES,
     FIRST_BATCH,
     MAX_SUBMITS_WAITING,
     SUBMIT_GRACE_SECONDS,
-    PollMessage,
     SubmitMessage,
 )
 from shared.errors import InvariantError
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
     from shared.staged_batch import StagedInfo
 
 NOTHING_TO_SEND = ErrorDetail("internal", "no record of this batch could be sent")
+FIRST_ENDINGS = 50
+"""Batches at a job's beginning that end at once if they are never submitted."""
 SWEPT_SECONDS = 3_600.0
 """Seconds until a batch that is never submitted is due, if no sweep ended it before."""
 _MESSAGES_PER_CALL = 10
@@ -116,7 +116,7 @@ class Before:
 
     def has_endings(self, batches: int) -> bool:
         """Whether so many batches of a job may have been created only to end them that a sweep is worth it."""
-        return batches > FAST_START_BATCHES and self.ordinal < batches
+        return batches > FIRST_ENDINGS and self.ordinal < batches
 
     def add(self, batch: Batch) -> None:
         """Add a batch as it is in the ledger."""
@@ -192,18 +192,16 @@ def create_batch(
     count("BatchesCut")
     count("RecordsIn", batch.records.requests)
     if is_due:
-        outbox.add(SubmitMessage(job.job_id, name))
-    elif ending and candidate.number < FAST_START_BATCHES:
-        services.queues.send(PollMessage(((job.job_id, name),)))
+        outbox.add(SubmitMessage(job.job_id, name, batch.due_at or 0.0))
     return batch
 
 
 def _ended_at(number: int, now: float) -> float:
     """When a batch that is never submitted is due.
 
-    A message ends the first ones, the sweep after split the others.
+    The first ones now; the sweep after the upload was read ends the others.
     """
-    return now if number < FAST_START_BATCHES else now + SWEPT_SECONDS
+    return now if number < FIRST_ENDINGS else now + SWEPT_SECONDS
 
 
 def _estimate(job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:

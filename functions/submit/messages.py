@@ -78,9 +78,9 @@ def process_message(invocation: Invocation, body: str, receipt: str, waited: flo
         return
     with invocation.called_by_message(message.hops) as own:
         match message:
-            case SubmitMessage(job_id, number):
+            case SubmitMessage(job_id, number, due_at):
                 with _count_failures(own.services, job_id, number):
-                    submit_batch(own, job_id, number)
+                    submit_batch(own, job_id, number, due_at)
             case SplitMessage(job_id):
                 with _count_failures(own.services, job_id):
                     known = own.services.ledger.job(job_id)
@@ -100,8 +100,7 @@ def _read_upload(invocation: Invocation, job: Job, waited: float) -> None:
         return
     services = invocation.services
     if not invocation.allows(POST_SECONDS + SETTLE_SECONDS + BEGIN_SUBMIT_SECONDS):
-        services.queues.send(SubmitMessage(job.job_id, FIRST_BATCH))
-        return
+        return  # It is due within a minute.
     try:
         with _count_failures(services, job.job_id, FIRST_BATCH):
             submit_batch(invocation, job.job_id, FIRST_BATCH)
@@ -130,7 +129,7 @@ def _count_failures(services: Services, job_id: str, number: str = "") -> Iterat
             due, claims = found
             again_at = now + retry_seconds(claims)
             if services.ledger.set_aside(due, claims + 1, again_at):
-                services.left.add(job_id, number, again_at)
+                services.left.look(again_at, job_id, number)
             report_stuck(claims + 1, job_id, number)
         raise
 

@@ -25,14 +25,7 @@ import msgspec
 from functions.submit.references import is_refused_for_references, without_references
 from shared import keys
 from shared.api_messages import attach_api_message
-from shared.aws.queues import (
-    FAST_START_BATCHES,
-    MAX_AHEAD_SECONDS,
-    POLL_GRACE_SECONDS,
-    PollMessage,
-    SubmitMessage,
-    VisitMessage,
-)
+from shared.aws.queues import SubmitMessage, VisitMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.expect import expect_events
@@ -82,8 +75,6 @@ WITHDRAWN_SECONDS = 5.0
 """Seconds after which a batch is submitted again whose model is said to be withdrawn."""
 WITHDRAWN = "withdrawn"
 """What a batch doubts whose model one reply said to be withdrawn."""
-PRECISE_SECONDS = 2.0
-"""Seconds up to which a first poll comes to the tenth of a second."""
 SUBMIT_FAILED = ErrorDetail(
     "internal", "Dropbatch could not submit this batch; see the submit function's log."
 )
@@ -102,21 +93,20 @@ KEEP_TOKEN_PAUSE = {ErrorClass.ACCOUNT, ErrorClass.RATE_LIMIT, ErrorClass.TRY_LA
 """Rejections of a probe that do not show that the token is accepted again."""
 
 
-def submit_batch(invocation: Invocation, job_id: str, number: str) -> None:
+def submit_batch(
+    invocation: Invocation, job_id: str, number: str, due_at: float | None = None
+) -> None:
     """Advance one batch: submit it, or settle what an earlier run left.
+
+    Args:
+        invocation: this one.
+        job_id: the job.
+        number: the batch's number.
+        due_at: when it was due as its message was sent, Unix seconds; None: whenever it is.
 
     Raises:
         StorageError: an AWS service failed; the batch is due again at its `due_at`.
     """
-    services = invocation.services
-    _advance(invocation, job_id, number)
-    if int(number[:8]) < FAST_START_BATCHES:
-        batch = services.ledger.batch(job_id, number)
-        if batch and batch.ending and batch.state is BatchState.READY:
-            services.queues.send(PollMessage(((job_id, number),)))
-
-
-def _advance(invocation: Invocation, job_id: str, number: str) -> None:
     services, now = invocation.services, invocation.services.now()
     batch, job = services.ledger.batch(job_id, number), services.ledger.job(job_id)
     if batch is None or job is None:
@@ -124,8 +114,10 @@ def _advance(invocation: Invocation, job_id: str, number: str) -> None:
         return
     if batch.state is BatchState.SUBMITTING and now >= batch.fence:
         batch = _Submit(invocation, job, batch).recover()
-    if batch is None or not _is_to_be_submitted(batch, now):
+    if batch is None or batch.state is not BatchState.READY or batch.ending or batch.isolating:
         return
+    if due_at is not None and batch.due_at not in {None, due_at} and batch.due_at > now:
+        return  # Somebody has worked on it since.
     if (ending := _reason_to_end(job, batch, now)) is not None:
         end(services, batch, ending)
     elif job.is_held:
@@ -136,11 +128,6 @@ def _advance(invocation: Invocation, job_id: str, number: str) -> None:
         _wait(services, batch, Wait(cost.look_at(batch, now), cost.CODE))
     elif invocation.seconds_left > POST_SECONDS + SETTLE_SECONDS:
         _submit_if_permitted(invocation, job, batch)
-
-
-def _is_to_be_submitted(batch: Batch, now: float) -> bool:
-    is_ready = batch.state is BatchState.READY and not (batch.ending or batch.isolating)
-    return is_ready and batch.due_at is not None and batch.due_at <= now + MAX_AHEAD_SECONDS
 
 
 def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
@@ -194,7 +181,7 @@ def _wait(services: Services, batch: Batch, why: Wait) -> None:
     if why.code in LIFTED:
         until = soon_after(now + LIFT_LOOK_SECONDS, 1)
         ledger.wait(batch, until, until - now)
-        services.left.note_postponed(batch.job_id, batch.number, why.until)
+        services.left.look(why.until, batch.job_id, batch.number)
     elif why.code == PauseReason.MODEL_WAITS:
         ledger.postpone(batch, soon_after(max(why.until, now) + 1, 14))
     elif why.code:
@@ -291,8 +278,7 @@ class _Submit:
         """Record the request_id; if the table fails, in a receipt in S3 before it is tried again."""
         now, batch = self.services.now(), self.batch
         submission = Submission(request_id, batch.attempt, now)
-        prompt = int(batch.number[:8]) < FAST_START_BATCHES and bool(request_id)
-        due_at = now + self.first_poll + (POLL_GRACE_SECONDS if prompt else 0.0)
+        due_at = now + self.first_poll
         is_safe = False
 
         def accept() -> Batch | None:
@@ -354,13 +340,6 @@ class _Submit:
         expect_events(self.services, self.job, self.batch.number, submission)
         if not self.job.seen_accepted:
             self.services.ledger.record_acceptance(self.batch.job_id)
-        if int(self.batch.number[:8]) < FAST_START_BATCHES:
-            delay = self.first_poll
-            if delay < PRECISE_SECONDS:  # SQS delays by whole seconds.
-                self.services.sleep(delay % 1)
-                delay = int(delay)
-            message = PollMessage(((self.batch.job_id, self.batch.number),))
-            self.services.queues.send(message, delay=delay)
 
     # ── ambiguous ───────────────────────────────────────────────────────────────────────────────
 

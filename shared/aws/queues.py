@@ -21,36 +21,11 @@ MAX_SUBMITS_WAITING = 50
 
 What comes later waits behind them.
 """
-FAST_START_BATCHES = 50
-"""The first batches of a job are polled, or ended, by message, so that small jobs are fast.
-
-Ticks poll the others.
-"""
 FIRST_BATCH = "00000000"
 """The number of a job's first batch."""
-FOLLOWED_SECONDS, FOLLOWED_POLLS = 60.0, 8
-"""Seconds after its acceptance, and polls, in which a pending one of them is polled by message.
-
-Not by the next tick.
-
-Such a chain of messages is shorter than 16 invocations, after which Lambda would end it.
-"""
 
 SUBMIT_GRACE_SECONDS = 60.0
 """Seconds in which a batch's first message must be processed before a tick sends another."""
-POLL_GRACE_SECONDS = 10.0
-"""Seconds that a message to poll may be late before a tick polls instead.
-
-Two polls at the same time waste one.
-"""
-
-MAX_AHEAD_SECONDS = 180.0
-"""Seconds after which an item may be due when its message arrives.
-
-If it is due later, the message was delivered again
-after somebody has worked on the item, and has perhaps died: it is left until it is due, so that it
-is tried for days.
-"""
 
 MAX_DELAY_SECONDS = 900
 """Maximum seconds that SQS can delay a message."""
@@ -81,19 +56,20 @@ class SplitMessage(_Message, frozen=True, tag_field="do", tag="split"):
 
 
 class SubmitMessage(_Message, frozen=True, tag_field="do", tag="submit"):
-    """Submit a batch."""
+    """Submit a batch, unless somebody has worked on it since it was due at this time."""
 
     job_id: str
     number: str
+    due_at: float = 0.0
 
 
 class PollMessage(_Message, frozen=True, tag_field="do", tag="poll"):
-    """Poll batches of any jobs, given as pairs of job id and number; none.
+    """Poll batches of any jobs, but for those on which somebody has worked since.
 
-    Pull events, and poll those they tell of.
+    Each has its job's id, its number, and when it is due, Unix seconds.
     """
 
-    batches: tuple[tuple[str, str], ...]
+    batches: tuple[tuple[str, str, float], ...]
 
 
 class VisitMessage(_Message, frozen=True, tag_field="do", tag="visit"):
@@ -234,7 +210,7 @@ def _items_of(message: Message) -> Iterable[tuple[str, str]]:
     """Job and number of each item that a message makes somebody work on."""
     match message:
         case PollMessage(batches):
-            return batches
+            return [(job_id, number) for job_id, number, _ in batches]
         case SubmitMessage(job_id, number):
             return [(job_id, number)]
         case SplitMessage(job_id) | VisitMessage(job_id):

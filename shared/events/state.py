@@ -156,9 +156,10 @@ class EventsItem(Table):
             told = replace(known, told_at=at)
             self.change({model: told}, "#n0.id = :known", known=known.id)
 
-    def claim_pull(self, seen: float, next_at: float) -> bool:
+    def claim_pull(self, seen: float, next_at: float, youngest_at: float) -> bool:
         """Plan the next pull, which claims this one; False if another function did."""
-        return self.change({"pull_at": next_at}, "pull_at = :seen", seen=seen)
+        planned = {"pull_at": next_at, "youngest_at": youngest_at}
+        return self.change(planned, "pull_at = :seen", seen=seen)
 
     def expect_pull(self, at: float, now: float) -> None:
         """Have the queue pulled at a time, or sooner, for a batch that was just accepted."""

@@ -393,7 +393,7 @@ class Budget(Breaker):
         Args:
             count: outstanding batches.
             full_models: models that may submit no more.
-            ticked_at: when this tick began, Unix seconds, for wake-ups (`shared.pacing.wakes`).
+            ticked_at: when this tick began, Unix seconds, for wake-ups (`shared.pacing.wake`).
             until: until when it will look at what is due.
         """
         full = {"full_models": {"SS": sorted(full_models)}} if full_models else {}

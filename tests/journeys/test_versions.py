@@ -17,7 +17,11 @@ OTHERS = ["v1", "v3"]
 
 @pytest.mark.parametrize(
     "message",
-    [SplitMessage("job"), SubmitMessage("job", "00000000"), PollMessage((("job", "00000000"),))],
+    [
+        SplitMessage("job"),
+        SubmitMessage("job", "00000000", 1.5),
+        PollMessage((("job", "00000000", 1.5),)),
+    ],
 )
 def test_messages_of_later_version_are_read(message):
     body = msgspec.json.encode(message).decode()

@@ -118,7 +118,7 @@ def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
         )
         if calls.look_at is not None:
             for one, _ in to_postpone:
-                services.left.note_postponed(one.batch.job_id, one.batch.number, calls.look_at)
+                services.left.look(calls.look_at, one.batch.job_id, one.batch.number)
         sent += dispatch(services, go)
     return sent
 
@@ -181,22 +181,18 @@ def dispatch(services: Services, found: list[DueItem]) -> int:
 
     Return how many.
     """
+    now = services.now()
+    due_at = now + DISPATCHED_SECONDS
 
     def postpone(one: DueItem) -> Batch | None:
-        now = services.now()
-        due_at, overdue = (
-            now + DISPATCHED_SECONDS,
-            _overdue(one, now) if one.batch.state is BatchState.READY else 0.0,
-        )
-        return services.ledger.postpone(
-            one.batch, due_at, paused=one.batch.paused_after(overdue, due_at)
-        )
+        overdue = _overdue(one, now) if one.batch.state is BatchState.READY else 0.0
+        paused = one.batch.paused_after(overdue, due_at)
+        return services.ledger.postpone(one.batch, due_at, paused=paused)
 
     sent = postponed(services, [(one.due, one) for one in found], postpone)
+    messages = [SubmitMessage(one.batch.job_id, one.batch.number, due_at) for one in sent]
     with shown_if_denied(services, [one.job for one in sent]):
-        services.queues.send_all(
-            [SubmitMessage(one.batch.job_id, one.batch.number) for one in sent]
-        )
+        services.queues.send_all(messages)
     return len(sent)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from shared.aws.queues import MAX_AHEAD_SECONDS
 from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
 from shared.errors import StorageError, UnreadableItemError
 from shared.observability import count, count_broken_law, logger
@@ -124,10 +123,8 @@ def load(services: Services, dues: Iterable[DueEntry], until: float = 0.0) -> li
         batch = services.ledger.batch(due.job_id, due.number)
         if batch is None or batch.due_at is None:
             return None
-        if batch.due_at > max(services.now(), until) + (
-            MAX_AHEAD_SECONDS if due.due_at is None else 0.0
-        ):
-            return None  # The index was out of date, or a message.
+        if batch.due_at > max(services.now(), until) and batch.due_at != due.due_at:
+            return None  # Somebody has worked on it since.
         job = jobs[due.job_id]
         if isinstance(job, StorageError):
             raise job

@@ -133,14 +133,12 @@ def _overdue(found: list[DueItem], now: float) -> list[DueItem]:
     return late
 
 
-def advance_batches(invocation: Invocation, batches: Iterable[tuple[str, str]]) -> int:
+def advance_batches(invocation: Invocation, batches: Iterable[tuple[str, str, float]]) -> int:
     """Poll the batches that a message names, or collect those that need no poll, in parallel.
 
     Return how many.
     """
-    found = load(
-        invocation.services, (DueEntry(job_id, number, None) for job_id, number in batches)
-    )
+    found = load(invocation.services, (DueEntry(*one) for one in batches))
     return _poll(invocation, [one for one in found if one.batch.work is DueKind.POLL])
 
 
@@ -245,7 +243,7 @@ def _send_polls(services: Services, chosen: list[DueItem]) -> int:
         [(one.due, one.batch) for one in chosen],
         lambda batch: services.ledger.postpone(batch, due_at),
     )
-    pairs = [(batch.job_id, batch.number) for batch in sent]
+    pairs = [(batch.job_id, batch.number, due_at) for batch in sent]
     messages = [
         PollMessage(tuple(pairs[start : start + BATCHES_PER_MESSAGE]))
         for start in range(0, len(pairs), BATCHES_PER_MESSAGE)

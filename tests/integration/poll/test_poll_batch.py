@@ -11,13 +11,6 @@ import functions.poll.doubts
 import functions.poll.poll
 from functions.poll.poll import POLL_FAILED, needs_call
 from shared import keys
-from shared.aws.queues import (
-    FAST_START_BATCHES,
-    FOLLOWED_POLLS,
-    FOLLOWED_SECONDS,
-    POLL_GRACE_SECONDS,
-    PollMessage,
-)
 from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError
 from shared.models import (
@@ -34,7 +27,7 @@ from shared.models import (
 )
 from shared.workers_ai.replies import Accepted, OutcomeUnknown, Pending
 from tests.support.doubles.ledger_items import BATCH, JOB, REASON, T
-from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, NEXT_POLL, RUNNING, PolledBatch
+from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, NEXT_POLL, RUNNING
 
 DAY = 86_400
 OTHER = ErrorDetail("expired", "another reason")
@@ -369,50 +362,6 @@ def test_how_long_pending_batch_has_waited_is_metric(polled, monkeypatch):
     polled().polled(PENDING)
 
     assert told == [("PollCalls",), ("OldestPendingAge", 100.0)]
-
-
-# ── between two ticks ─────────────────────────────────────────────────────────────────────────────
-
-SOON = 20.0
-"""Seconds to the next poll of a young batch."""
-FOLLOWED_AGE = FOLLOWED_SECONDS - SOON
-"""The greatest age at which the next poll is a message."""
-
-
-@pytest.mark.parametrize(
-    ("age", "number", "polls", "followed"),
-    [
-        (5, 0, 0, True),
-        (FOLLOWED_AGE, 0, 0, True),
-        (FOLLOWED_AGE + 1, 0, 0, False),
-        (5, FAST_START_BATCHES - 1, 0, True),
-        (5, FAST_START_BATCHES, 0, False),
-        (5, 0, FOLLOWED_POLLS - 1, True),
-        (5, 0, FOLLOWED_POLLS, False),
-    ],
-)
-def test_pending_batch_is_followed_only_at_first(table, age, number, polls, followed):
-    name = f"{number:08d}"
-    batch = PolledBatch(
-        table, number=name, polls=polls, submissions=(Submission("id", 1, T - age),)
-    )
-
-    batch.doubles.next_poll = lambda *_: SOON
-
-    batch.polled(PENDING)
-
-    assert batch.doubles.sent == ([PollMessage(((batch.job.job_id, name),))] if followed else [])
-    assert batch.doubles.delays == ([SOON] if followed else [])
-    assert batch.now.due_at == T + SOON + (POLL_GRACE_SECONDS if followed else 0)
-
-
-def test_batch_that_is_changed_during_its_poll_is_not_followed(polled):
-    one = polled(submissions=(Submission("id", 1, T - 5),))
-    one.doubles.next_poll = lambda *_: SOON
-    one.doubles.note_pending = lambda *_: one.services.ledger.claim_poll(one.now, T + 500)
-
-    assert not one.polled(PENDING)
-    assert (one.now.due_at, one.doubles.sent) == (T + 500, [])
 
 
 # ── after an event ────────────────────────────────────────────────────────────────────────────────

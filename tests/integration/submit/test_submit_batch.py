@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from shared.aws.queues import MAX_AHEAD_SECONDS, POLL_GRACE_SECONDS, PollMessage
 from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.models import (
     CANCEL,
@@ -153,19 +152,6 @@ def test_batch_with_expired_lease_is_sent(begin):
 
 
 @pytest.mark.parametrize(
-    ("wait", "slept", "delay"), [(0.6, 0.6, 0), (1.25, 0.25, 1), (2.0, 0, 2.0), (2.2, 0, 2.2)]
-)
-def test_first_poll_of_quick_model_comes_to_the_tenth(begin, monkeypatch, wait, slept, delay):
-    at = begin()
-    monkeypatch.setattr(at.services.times, "first_poll", lambda *_: wait)
-
-    at.run()
-
-    assert at.messages == [(PollMessage(((JOB.job_id, at.number),)), delay)]
-    assert at.clock == pytest.approx(T + slept)
-
-
-@pytest.mark.parametrize(
     ("left", "reading", "wait"),
     [
         (None, 0, FIRST_ASK),
@@ -183,8 +169,7 @@ def test_first_poll_is_not_after_deadline(begin, monkeypatch, left, reading, wai
 
     at.run()
 
-    assert at.messages == [(PollMessage(((JOB.job_id, at.number),)), wait)]
-    assert at.batch.due_at == T + reading + wait + POLL_GRACE_SECONDS
+    assert at.batch.due_at == T + reading + wait
 
 
 # ── what is left alone ────────────────────────────────────────────────────────────────────────────
@@ -202,18 +187,17 @@ def test_message_for_what_is_not_there_is_ignored(begin, gone, caplog):
 
 
 @pytest.mark.parametrize(
-    ("batch", "told"),
+    "batch",
     [
-        (replace(DUE, state=BatchState.QUEUED, work=DueKind.POLL), False),
-        (replace(SUBMITTING, fence=T + 1), False),
-        (SPLIT, False),
-        (replace(DUE, ending=REASON, work=DueKind.POLL), True),
-        (replace(DUE, ending=REASON, state=BatchState.DONE, work=None, due_at=None), False),
+        replace(DUE, state=BatchState.QUEUED, work=DueKind.POLL),
+        replace(SUBMITTING, fence=T + 1),
+        SPLIT,
+        replace(DUE, ending=REASON, work=DueKind.POLL),
+        replace(DUE, ending=REASON, state=BatchState.DONE, work=None, due_at=None),
     ],
     ids=["polled", "being submitted", "being split", "ending", "over"],
 )
-def test_batch_not_waiting_for_submit_is_left_alone(begin, batch, told):
-    """Only one that ends is told to the poll function, once more: the first message may be lost."""
+def test_batch_not_waiting_for_submit_is_left_alone(begin, batch):
     batch = replace(batch, due_at=batch.due_at and T + 5)  # a write would bring it forward
     at = begin(batch, control=OVER)
 
@@ -221,19 +205,7 @@ def test_batch_not_waiting_for_submit_is_left_alone(begin, batch, told):
 
     assert at.batch == batch
     assert at.posts == []
-    assert at.messages == ([(PollMessage(((JOB.job_id, "00000000"),)), 0)] if told else [])
-
-
-@pytest.mark.parametrize(
-    ("due_in", "is_sent"), [(MAX_AHEAD_SECONDS, True), (MAX_AHEAD_SECONDS + 1, False)]
-)
-def test_batch_that_waits_is_not_sent_by_message(begin, due_in, is_sent):
-    """Its message was delivered before, and failed: it would use up the tries of days in hours."""
-    at = begin(replace(DUE, due_at=T + due_in))
-
-    at.run()
-
-    assert bool(at.posts) is is_sent
+    assert at.messages == []
 
 
 # ── what ends unsent ──────────────────────────────────────────────────────────────────────────────
@@ -292,16 +264,6 @@ def test_batch_ends_unsent_for_own_or_job_reason(begin, job, batch, ending):
 
     assert at.batch.ending == ending
     assert bool(at.posts) is (ending is None)
-
-
-@pytest.mark.parametrize(("number", "told"), [("00000049", True), ("00000050", False)])
-def test_end_of_first_batches_notifies_poll(begin, number, told):
-    at = begin(replace(DUE, number=number), control=OVER)
-
-    at.run()
-
-    assert at.batch.ending == CANCELLED
-    assert at.messages == ([(PollMessage(((JOB.job_id, number),)), 0)] if told else [])
 
 
 def test_batch_with_id_is_polled_instead_of_ended(begin):

@@ -25,7 +25,9 @@ def events_item(world):
 @pytest.fixture
 def on(start):
     """A Dropbatch that uses events."""
-    return start(COMPLETION_EVENTS="yes", MAX_REQUESTS_PER_BATCH=20)
+    world = start(COMPLETION_EVENTS="yes", MAX_REQUESTS_PER_BATCH=20)
+    world.wakes = True
+    return world
 
 
 def test_job_sets_its_queue_up_and_reads_it(on, api):

@@ -77,7 +77,7 @@ def test_job_of_dead_collector_is_over_in_a_minute(start, api, monkeypatch, due_
     world.pass_time(30)
     with monkeypatch.context() as dying:
         dying.setattr(functions.poll.schedule.due_polls, "visit_job", lambda *_: 1 / 0)
-        world.deliver("PollQueue")
+        world.tick()
     assert ledger.batch(job_id, "00000000").state is BatchState.DONE
     monkeypatch.setattr(functions.poll.schedule.tick, "MAX_IDLE_VISITS", 0)
 

@@ -14,12 +14,11 @@ import pytest
 import functions.poll.handler
 import functions.submit.handler
 from functions.poll.messages import process_message
-from functions.poll.schedule.tick import TICK_SECONDS
 from shared.aws.queues import MAX_HOPS, PollMessage, WakeMessage
 from shared.errors import StorageError
 from shared.invocation import Invocation
 from shared.pacing.breaker import control_key
-from shared.pacing.wakes import LeftDue, Wakes
+from shared.pacing.wake import LOOKED_FOR, LeftDue, Wakes, wake
 from tests.support.aws.resources import TABLE
 
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -87,7 +86,7 @@ def test_earlier_wake_replaces_later(plan, wakes):
     later, earlier = plan(now + 20, now), plan(now + 5, now)
 
     assert wakes.begin(later, now + 20) is None
-    assert wakes.begin(earlier, now + 5) == now + 5 + TICK_SECONDS
+    assert wakes.begin(earlier, now + 5) == now + 5 + LOOKED_FOR
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def test_who_looks_is_replaced_by_itself(plan, wakes, services, own, is_planned)
     assert plan(now + 10, now) == (math.ceil(now + 10) if is_planned else None)
 
 
-@pytest.mark.parametrize(("due_in", "delay"), [(0, 0), (4.2, 5), (5, 5)])
+@pytest.mark.parametrize(("due_in", "delay"), [(0, 0), (4.2, 4), (5, 5)])
 def test_message_of_wake_up_is_delayed_until_due(services, world, due_in, delay):
     world.wakes = True
     sent = []
@@ -136,7 +135,7 @@ def test_message_of_wake_up_is_delayed_until_due(services, world, due_in, delay)
         services, queues=dataclasses.replace(services.queues, client=Recorder(sent))
     )
 
-    planned = services.wake(time.time() + due_in)
+    planned = wake(services, time.time() + due_in)
 
     (entry,) = sent
     assert entry["DelaySeconds"] == delay
@@ -186,18 +185,18 @@ def test_earliest_time_without_message_counts():
     left.note(item("2", None), {"due_at"})
     left.note(item("5", 5, "v2#status"), {"due_at"})
     left.note(item("6", 1), {"seen_accepted"})
-    left.add("a", "7", 40)
+    left.look(40, "a", "7")
 
     assert left.earliest() == 30
-    left.add("a", "3", 60)
+    left.look(60, "a", "3")
     assert left.earliest() == 40  # It was set aside.
 
 
 def test_end_of_chain_of_messages_sends_nothing(services, world):
     def sent(hops):
         own = dataclasses.replace(services, queues=dataclasses.replace(services.queues, hops=hops))
-        own.queues.send(PollMessage((("a", "0"),)))
-        own.wake(time.time())
+        own.queues.send(PollMessage((("a", "0", 0.0),)))
+        wake(own, time.time())
         return [(one["do"], one["hops"]) for one in messages(world)]
 
     world.wakes = True

@@ -69,22 +69,28 @@ def seen(request):
 
 def test_events_bring_answers_within_seconds(seen):
     seen.job(1)
-    assert seen.job() < 4
+    assert seen.job() < 5
     seen.judge()
 
 
-@pytest.mark.parametrize("seen", [{"latency": 4.0, "latency_kind": "uniform"}], indirect=True)
-def test_model_that_became_slower_costs_two_calls(seen):
-    seen.job(1)
-    seen.job(1)
-    seen.world.api.switch(latency=47.5, latency_spread=0.895)
-    before = len(seen.world.billed)
+def slower(seed):
+    """Seconds, and calls of each of 40 batches, of a model that became slower after two jobs."""
+    behaviour = Behaviour(embedder="hash").changed({"latency": 4.0, "latency_kind": "uniform"})
+    with simulated(seed, None, behaviour, **SETTINGS) as world:
+        seen = Seen(world)
+        seen.job(1)
+        seen.job(1)
+        world.api.switch(latency=47.5, latency_spread=0.895)
+        before = len(world.billed)
+        waited = seen.job(40)
+        seen.judge()
+        return waited, 1 + mean(one["polls"] for one in world.billed[before:])
 
-    assert seen.job(40) <= 4.5
 
-    polls = [one["polls"] for one in seen.world.billed[before:]]
-    assert 1 + mean(polls) <= 2.15
-    seen.judge()
+def test_model_that_became_slower_costs_two_calls():
+    waited, calls = zip(*map(slower, (1, 2, 3)), strict=True)
+    assert mean(waited) <= 4
+    assert max(calls) <= 2.15
 
 
 FAULTS = {
@@ -134,7 +140,7 @@ def test_queue_that_is_gone_is_made_anew(seen):
     seen.job()
     by_hand(seen.world, "delete queue")
     assert used_again_after(seen, 420)
-    assert seen.job() < 4
+    assert seen.job() < 5
     assert len(call(seen.world, "GET", QUEUES)) == 1
     assert len(call(seen.world, "GET", SUBSCRIPTIONS)) == 1
     seen.judge()

@@ -60,7 +60,7 @@ class Given:
 def batch(state, told_at=0.0, **more):
     item = {
         "state": {"S": state},
-        "submissions": {"L": [{"M": {"request_id": {"S": "id"}, "at": {"N": "5"}}}]},
+        "submission": {"M": {"request_id": {"S": "id"}, "at": {"N": "5"}}},
         **more,
     }
     return item | ({"told_at": {"N": str(told_at)}} if told_at else {})
@@ -163,7 +163,7 @@ def test_too_many_calls_are_found(answers, polls, broken):
     for number, count in enumerate(polls):
         given.bill(str(number), request_id=str(number), polls=count)
         accepted = {"M": {"request_id": {"S": str(number)}, "at": {"N": "5"}}}
-        given.write(batch("submitting"), batch("queued") | {"submissions": {"L": [accepted]}})
+        given.write(batch("submitting"), batch("queued") | {"submission": accepted})
     assert given.judge() == broken
 
 
@@ -186,7 +186,7 @@ def test_answers_that_wait_long_are_found(age, waits, broken):
             "M": {"request_id": {"S": "id"}, "at": {"N": str(given.kernel.now - seconds - age)}}
         }
         given.bill(str(number), completes_at=given.kernel.now - seconds)
-        given.write(batch("queued") | {"submissions": {"L": [accepted]}}, batch("done"))
+        given.write(batch("queued") | {"submission": accepted}, batch("done"))
         given.world.billed.clear()
     assert given.judge() == broken
 
@@ -199,7 +199,7 @@ def test_answers_that_wait_for_calls_are_not_judged(scarce, broken):
     for number in range(20):
         accepted = {"M": {"request_id": {"S": "id"}, "at": {"N": str(given.kernel.now - 46.0)}}}
         given.bill(str(number), completes_at=given.kernel.now - 30.0)
-        given.write(batch("queued") | {"submissions": {"L": [accepted]}}, batch("done"))
+        given.write(batch("queued") | {"submission": accepted}, batch("done"))
         given.world.billed.clear()
     assert given.judge() == broken
 

@@ -248,7 +248,7 @@ def _again(world: World, dropped: Dropped, number: int) -> None:
     """The message comes again that asks to submit a batch."""
     world.sqs.put(
         "SubmitQueue",
-        f'{{"do":"submit","job_id":"{dropped.upload.job_id}","number":"{number:08}"}}',
+        f'{{"do":"submit","job_id":"{dropped.upload.job_id}","number":"{number:08}","due_at":0.0}}',
     )
 
 
@@ -290,8 +290,11 @@ def late_message(world: World) -> list[Dropped]:
     )
     world.run(HOUR, lambda: _calls_wait(world) > 0)
     world.run(_calls_wait(world) - 2 * MINUTE)
+    key = (f"JOB#{dropped[0].upload.job_id}", "BATCH#00000000")
+    due_at = world.dynamodb.items[key]["due_at"]["N"]
     world.sqs.put(
-        "PollQueue", f'{{"do":"poll","batches":[["{dropped[0].upload.job_id}","00000000"]]}}'
+        "PollQueue",
+        f'{{"do":"poll","batches":[["{dropped[0].upload.job_id}","00000000",{due_at}]]}}',
     )
     return dropped
 

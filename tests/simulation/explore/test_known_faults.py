@@ -16,7 +16,7 @@ from shared import job_control
 from shared.ledger.due import DueEntry, DueItems
 from shared.pacing import cost
 from shared.pacing.budget import Budget
-from shared.pacing.wakes import Wakes
+from shared.pacing.wake import Wakes
 from tests.simulation.operate import backlog
 from tests.simulation.operate.test_promptness import seconds_of
 from tests.simulation.worlds import answer_laws

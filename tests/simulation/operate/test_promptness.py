@@ -3,7 +3,7 @@
 import pytest
 
 from local.workers_ai import Behaviour, Fault
-from shared.pacing.wakes import Wakes
+from shared.pacing.wake import Wakes
 from tests.simulation.worlds.judges import Laws, Promises
 from tests.simulation.worlds.users import drop
 from tests.simulation.worlds.world import simulated

@@ -18,7 +18,7 @@ from shared.errors import StorageError
 from shared.invocation import Invocation
 from shared.models import Batch, ErrorDetail, Job, Upload
 from shared.pacing.budget import Free
-from shared.pacing.wakes import LeftDue
+from shared.pacing.wake import LeftDue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,7 +17,7 @@ from shared.invocation import Invocation
 from shared.ledger import Ledger
 from shared.models import Batch, BatchState, ErrorDetail, Job, Wait
 from shared.pacing.breaker import Pause, PauseReason, Permit
-from shared.pacing.wakes import LeftDue
+from shared.pacing.wake import LeftDue
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.replies import Accepted, Rejected, Reply
 from tests.support.doubles.ledger_items import JOB, READY, OneItem, T

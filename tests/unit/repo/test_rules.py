@@ -25,7 +25,7 @@ from functions.submit.messages import FAILED_AGAIN_SECONDS
 from local.template import defaults, properties, template
 from local.workers_ai import Behaviour
 from local.workers_ai import worker as stand_in
-from shared.aws.queues import FAST_START_BATCHES, MAX_HOPS
+from shared.aws.queues import MAX_HOPS
 from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.ledger.item_keys import LIFE_SECONDS
 from shared.models import MAX_JOB_SECONDS
@@ -54,7 +54,6 @@ SAID = (
     f"| one reply of the API | {MAX_REPLY_BYTES:,} bytes |",
     f"is {defaults()['ApiCallsPerMinute']} by default and at most {MAX_CALLS}.",
     f"Through a Worker it may be {PARAMETERS['ApiCallsPerMinute']['MaxValue']:,} ",
-    f"The first {FAST_START_BATCHES} batches of a job are polled by message",
     f"ends after {MAX_HOPS} invocations",
     f"each tick visits {MAX_IDLE_VISITS} to",
     f"divided into up to {MAX_PIECES} pieces",

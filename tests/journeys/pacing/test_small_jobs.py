@@ -1,4 +1,4 @@
-"""Between two ticks, the first batches of a job are polled by message, one poll after the other."""
+"""Between two ticks, whoever left something due has it looked at."""
 
 import time
 
@@ -10,6 +10,7 @@ M2M = "@cf/meta/m2m100-1.2b"
 @pytest.mark.parametrize("seconds", [2, 8, 25])
 def test_small_job_needs_no_tick(start, api, seconds):
     world = start()
+    world.wakes = True
     api.switch(latency=float(seconds))
     world.upload_records("a.jsonl", [{"text": "hello", "target_lang": "es"}], model=M2M)
     began = time.time()
