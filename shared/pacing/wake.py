@@ -35,7 +35,7 @@ TICK_EVERY = 60.0
 """Seconds between the starts of two ticks, at the schedule that the template sets."""
 LOOKED_FOR = 52.0
 """Seconds for which one wake-up stands at most."""
-MIN_GAIN, MIN_GAIN_AT_ONCE = 3.0, 2.0
+MIN_GAIN, MIN_GAIN_AT_ONCE = 5.0, 2.0
 """Seconds before the next tick from which on nobody is woken; the second after a pause."""
 LATE = 10.0
 """Seconds after which a tick that has not come is not waited for."""
