@@ -3,7 +3,7 @@
 Error:
 ├── UsageError      the call is wrong: an option, a path, a name
 │   └── Taken           a file of somebody else is in the way
-├── UploadRefused   the upload is wrong; has the code that the manifest shows, and the line if it is known
+├── UploadRefused   the upload is wrong; has the code that the manifest shows, and perhaps a line
 │   └── NoRecordFits    of those at its beginning: it may be uploaded all the same, unchecked
 ├── JobFailed       a job ended without its answers
 ├── NotPermitted    AWS denied the call, or has no valid credentials

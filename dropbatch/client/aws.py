@@ -21,27 +21,33 @@ if TYPE_CHECKING:
 _DENIED = {
     "AccessDenied",
     "AccessDeniedException",
-    "403",
     "AccessDeniedFault",
-    "UnauthorizedOperation",
+    "403",
     "Forbidden",
+    "UnauthorizedOperation",
 }
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
 _UNKNOWN_KEY = {
-    *(
-        "InvalidAccessKeyId",
-        "InvalidClientTokenId",
-        "UnrecognizedClientException",
-        "SignatureDoesNotMatch",
-    ),
-    *(
-        "InvalidToken",
-        "AuthFailure",
-        "InvalidSignatureException",
-        "IncompleteSignature",
-        "MissingAuthenticationToken",
-    ),
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "UnrecognizedClientException",
+    "SignatureDoesNotMatch",
+    "InvalidToken",
+    "AuthFailure",
+    "InvalidSignatureException",
+    "IncompleteSignature",
+    "MissingAuthenticationToken",
 }
+_BUSY = {
+    "SlowDown",
+    "ServiceUnavailable",
+    "InternalError",
+    "Throttling",
+    "ThrottlingException",
+    "500",
+    "503",
+}
+_NOT_FOUND = {"NoSuchKey", "404", "NoSuchBucket", "NotFound", "ResourceNotFoundException"}
 _SIGN_IN = {
     "AssumeRole",
     "AssumeRoleWithWebIdentity",
@@ -55,45 +61,30 @@ _SKEW_WORDS = re.compile("Signature expired|Signature not yet current", re.IGNOR
 """In the message of a service whose code for a wrong clock is the one for a wrong key."""
 MAX_CLOCK_SECONDS = 300.0
 """AWS denies requests that are signed with a clock that differs by more than five minutes."""
-_BUSY = {
-    "SlowDown",
-    "ServiceUnavailable",
-    "InternalError",
-    "Throttling",
-    "ThrottlingException",
-    "500",
-    "503",
-}
-_NOT_FOUND = {"NoSuchKey", "404", "NoSuchBucket", "NotFound", "ResourceNotFoundException"}
 
 HOW_TO_SIGN_IN = (
     "Sign in as for the AWS CLI: `aws login` or `aws sso login`, with `--profile NAME` if "
-    "AWS_PROFILE names one, or "
-    "`aws configure` for access keys. `aws sts get-caller-identity` shows whether it worked."
+    "AWS_PROFILE names one, or `aws configure` for access keys. `aws sts get-caller-identity` "
+    "shows whether it worked."
 )
 USERS_ADVICE = (
     "Attach the policy in the stack's output UserPolicyArn; operator commands need "
     "OperatorPolicyArn."
 )
+_BY_ORGANIZATION = (
+    "A policy of your organization refuses it; only who administers the organization can change "
+    "that."
+)
 _REFUSERS = {
-    "service control policy": "A policy of your organization refuses it; only who administers "
-    "the organization can "
-    "change that.",
-    "resource control policy": "A policy of your organization refuses it; only who administers "
-    "the organization can "
-    "change that.",
-    "permissions boundary": "The permissions boundary of your user or role refuses it, "
-    "whatever policy is attached: "
-    "the boundary must allow it too.",
-    "session policy": (
-        "The policy of your session refuses it: sign in with another role or permission set."
-    ),
+    "service control policy": _BY_ORGANIZATION,
+    "resource control policy": _BY_ORGANIZATION,
+    "permissions boundary": "The permissions boundary of your user or role refuses it, whatever "
+    "policy is attached: the boundary must allow it too.",
+    "session policy": "The policy of your session refuses it: sign in with another role or "
+    "permission set.",
     "VPC endpoint policy": "The policy of the VPC endpoint that the call went through refuses it.",
 }
-"""What to do, by the kind of policy that AWS's message names.
-
-If it is not one that UserPolicyArn adds to.
-"""
+"""What to do, by the kind of policy that AWS's message names; UserPolicyArn adds to none of these."""
 _REFUSED_BY = re.compile(f"(?:explicit deny in an?|because no) ({'|'.join(_REFUSERS)})")
 _OTHER_DENY = (
     "A policy denies it explicitly: it must be changed, because no other policy can allow it."
@@ -174,18 +165,12 @@ def encrypting(client: Callable[..., Any], kms_key: str) -> Callable[..., Any]:
 
 
 def trusted_bundles() -> list[str]:
-    """Files of certificates that boto3 trusts.
-
-    Those of AWS_CA_BUNDLE, `ca_bundle` and REQUESTS_CA_BUNDLE, its own.
-    """
+    """Files of certificates that boto3 trusts: those that are configured, and its own."""
     from botocore.httpsession import where
     from botocore.session import get_session
 
-    configured = (
-        get_session().get_config_variable("ca_bundle"),
-        os.environ.get("REQUESTS_CA_BUNDLE"),
-    )
-    return [*filter(None, configured), where()]
+    configured = get_session().get_config_variable("ca_bundle")
+    return [*filter(None, (configured, os.environ.get("REQUESTS_CA_BUNDLE"))), where()]
 
 
 def session(
@@ -253,46 +238,51 @@ def _explanation(error: Exception, advice: str) -> Error | None:
         error = error.__context__  # Copies wrap the error of AWS.
     if isinstance(error, botocore.ClientError):
         return _of_client(error, advice)
-    no_login = (
-        botocore.SSOError,
-        botocore.LoginError,
-        botocore.TokenRetrievalError,
-        botocore.CredentialRetrievalError,
-    )
-    no_token = (
-        botocore.RefreshWithMFAUnsupportedError,
-        botocore.NoAuthTokenError,
-        botocore.MetadataRetrievalError,
-    )
-    lost = (botocore.ConnectionError, botocore.HTTPClientError, botocore.IncompleteReadError)
     says = f"{str(error).strip().rstrip('.')[:500]}."
-    for kinds, made in (
+    for made, message, *kinds in (
         (
+            NotPermitted,
+            f"No AWS credentials were found. {HOW_TO_SIGN_IN}",
             botocore.NoCredentialsError,
-            NotPermitted(f"No AWS credentials were found. {HOW_TO_SIGN_IN}"),
         ),
         (
+            NotPermitted,
+            f"The AWS credentials are not complete: {says} {HOW_TO_SIGN_IN}",
             botocore.PartialCredentialsError,
-            NotPermitted(f"The AWS credentials are not complete: {says} {HOW_TO_SIGN_IN}"),
         ),
         (
-            no_login + no_token,
-            NotPermitted(f"There are no valid AWS credentials: {says} {HOW_TO_SIGN_IN}"),
+            NotPermitted,
+            f"There are no valid AWS credentials: {says} {HOW_TO_SIGN_IN}",
+            botocore.SSOError,
+            botocore.LoginError,
+            botocore.TokenRetrievalError,
+            botocore.CredentialRetrievalError,
+            botocore.RefreshWithMFAUnsupportedError,
+            botocore.NoAuthTokenError,
+            botocore.MetadataRetrievalError,
         ),
         (
+            UsageError,
+            "No AWS region is configured. Set AWS_REGION, or region in ~/.aws/config.",
             botocore.NoRegionError,
-            UsageError("No AWS region is configured. Set AWS_REGION, or region in ~/.aws/config."),
         ),
-        (lost, ConnectionLost(f"AWS could not be reached, or the connection was cut off: {says}")),
         (
+            ConnectionLost,
+            f"AWS could not be reached, or the connection was cut off: {says}",
+            botocore.ConnectionError,
+            botocore.HTTPClientError,
+            botocore.IncompleteReadError,
+        ),
+        (
+            Error,
+            f"What answered is not AWS; check AWS_ENDPOINT_URL and your proxy: {says}",
             ResponseParserError,
-            Error(f"What answered is not AWS; check AWS_ENDPOINT_URL and your proxy: {says}"),
         ),
         # What is left is wrong before any call: a profile, a setting, a parameter.
-        (botocore.BotoCoreError, UsageError(f"AWS's configuration or a name is wrong: {says}")),
+        (UsageError, f"AWS's configuration or a name is wrong: {says}", botocore.BotoCoreError),
     ):
-        if isinstance(error, kinds):
-            return made
+        if isinstance(error, tuple(kinds)):
+            return made(message)
     return Error(says)
 
 
@@ -300,18 +290,13 @@ _BAD_ENDPOINT = ("Invalid endpoint: ", "Invalid endpoint URL")
 
 
 def _of_client(error: Any, advice: str) -> Error:  # noqa: ANN401
-    code, message = (
-        error.response["Error"].get("Code", ""),
-        error.response["Error"].get("Message", ""),
-    )
+    found = error.response["Error"]
+    code, message = found.get("Code", ""), found.get("Message", "")
     operation, says = error.operation_name, f"{message.rstrip('.')}."
     ahead = _ahead(error) if code in _DENIED | _EXPIRED | _UNKNOWN_KEY | _SKEWED else 0.0
     if code in _SKEWED or _SKEW_WORDS.search(message) or abs(ahead) > MAX_CLOCK_SECONDS:
-        wrong = (
-            f"{abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'} AWS's"
-            if abs(ahead) > 1
-            else "wrong"
-        )
+        by = f"{abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'} AWS's"
+        wrong = by if abs(ahead) > 1 else "wrong"
         return NotPermitted(
             f"AWS denied {operation} because this machine's clock is {wrong}. Set it."
         )
@@ -330,10 +315,7 @@ def _of_client(error: Any, advice: str) -> Error:  # noqa: ANN401
 
 
 def _ahead(error: Any) -> float:  # noqa: ANN401
-    """Seconds by which this machine's clock is ahead of AWS's, as the answer's headers say.
-
-    0 if they do not say.
-    """
+    """Seconds by which this machine's clock is ahead of AWS's; 0 if the answer does not say."""
     date = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
     try:
         return time.time() - parsedate_to_datetime(date).timestamp()
@@ -342,10 +324,7 @@ def _ahead(error: Any) -> float:  # noqa: ANN401
 
 
 def _fitting(message: str, advice: str) -> str:
-    """What to do about a call that was denied with this message.
-
-    No policy helps against one that denies.
-    """
+    """What to do about a call that was denied: no policy helps against one that denies."""
     if found := _REFUSED_BY.search(message):
         return _REFUSERS[found[1]]
     return _OTHER_DENY if "explicit deny" in message else advice

@@ -183,8 +183,8 @@ class Job:
             folder: created if it does not exist.
             progress: called with a file's name, the bytes on this machine, and its size.
             merged: also write the output with each record's newest answer, retries included.
-            exports: also write the records as `parquet`, `csv` or `vectorize`; those with the newest
-                answers if `merged` is set. Needs pyarrow (extra `dropbatch[data]`).
+            exports: also write the records as `parquet`, `csv` or `vectorize`; those with the
+                newest answers if `merged` is set. Needs pyarrow (extra `dropbatch[data]`).
             columns: in these, give a table's own columns before the answers, instead of `id` and
                 `external_reference`.
             force: replace files of another job, or of another program, in the folder.

@@ -50,7 +50,8 @@ _SCHEMA = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
 CREATE TABLE failures (
-  age INTEGER PRIMARY KEY, job TEXT, id INTEGER, number INTEGER, place INTEGER, reference TEXT, line BLOB
+  age INTEGER PRIMARY KEY, job TEXT, id INTEGER, number INTEGER, place INTEGER, reference TEXT,
+  line BLOB
 );
 CREATE INDEX numbers ON failures (job, number);
 CREATE INDEX their_references ON failures (job, reference);

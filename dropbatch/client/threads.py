@@ -1,4 +1,4 @@
-"""Calls that are made at the same time, on threads for which an interrupted program does not wait."""
+"""Calls at the same time, on threads for which an interrupted program does not wait."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Waiting until jobs are over.
 
 One watcher for one job and for many. Few are read one by one. Of many, a listing a page tells which
-have a manifest, not a call a job; where it would have more pages than there are jobs, because others
-lie between them, they are read one by one too, some at a time.
+have a manifest, not a call a job; where it would have more pages than there are jobs, because
+others lie between them, they are read one by one too, some at a time.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class Watch:
         return self.left.pop(folder), found
 
     def _missing(self, exist: set[str]) -> Iterator[tuple[Job, Error]]:
-        """Look for jobs without files: another upload may have the id, so that a job got its own."""
+        """Look for jobs without files: another upload may have the id, or they are deleted."""
         now = time.monotonic()
         absent = [
             folder
