@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from dropbatch.client.frames import pyarrow
 from dropbatch.client.records import (
     answer_column,
     delimiter_of,
@@ -24,7 +25,7 @@ from dropbatch.core.formats.base import encode, members_of, value_of
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.formats.tables import Columns, answer_text, read_fields
 from dropbatch.core.read.rows import split_row
-from dropbatch.errors import Error, UsageError
+from dropbatch.errors import Error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,30 +40,11 @@ PARSED_BYTES = 2 << 20
 """Bytes of a block that one thread of Arrow's JSON reader parses."""
 
 
-def pyarrow() -> Any:
-    """The module.
-
-    Raises:
-        UsageError: it is not installed.
-    """
-    try:
-        import pyarrow as pa
-        import pyarrow.compute
-        import pyarrow.ipc
-    except ImportError:
-        raise UsageError("This needs pyarrow: pip install 'dropbatch[data]'.") from None
-    return pa
-
-
 # ── a record's answer ─────────────────────────────────────────────────────────────────────────────
 
 
 def vector_of(record: Record) -> list[float] | None:
-    """A record's embedding; None if its answer is no embedding.
-
-    Raises:
-        Error: it has several.
-    """
+    """A record's embedding; None if its answer is no embedding."""
     result = record.result
     if isinstance(result, str):  # A table's cell holds an embedding as the API's JSON.
         members = members_of(result.encode()) if result.startswith("{") else None
@@ -110,11 +92,7 @@ def text_of(record: Record) -> str | None:
 
 
 def width_of(files: ResultFiles) -> int:
-    """How many numbers the first answer's embedding has; 0 if it is none.
-
-    Raises:
-        Error: it has several.
-    """
+    """How many numbers the first answer's embedding has; 0 if it is none."""
     first = next((one for one in files.records() if one.success), None)
     return len(vector_of(first) or ()) if first else 0
 
@@ -130,9 +108,6 @@ def record_batches(files: ResultFiles, *, columns: bool = False) -> Any:
     Args:
         files: the job's.
         columns: whether a table's own columns are wanted, instead of `id` and `external_reference`.
-
-    Raises:
-        Error: a record has several vectors, or one of another length.
     """
     pa = pyarrow()
     width = width_of(files)

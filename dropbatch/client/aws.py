@@ -84,7 +84,7 @@ _REFUSERS = {
     "permission set.",
     "VPC endpoint policy": "The policy of the VPC endpoint that the call went through refuses it.",
 }
-"""What to do, by the kind of policy that AWS's message names; UserPolicyArn adds to none of these."""
+"""What to do, by the kind of policy that AWS's message names; UserPolicyArn adds to none."""
 _REFUSED_BY = re.compile(f"(?:explicit deny in an?|because no) ({'|'.join(_REFUSERS)})")
 _OTHER_DENY = (
     "A policy denies it explicitly: it must be changed, because no other policy can allow it."
@@ -198,9 +198,6 @@ def explained(*, retry: bool = False, advice: str = USERS_ADVICE) -> Iterator[No
     Args:
         retry: suppress the errors of a connection that was cut off, because the caller tries again.
         advice: what to do about a call that is denied because nothing allows it.
-
-    Raises:
-        Error: for every other botocore error.
     """
     try:
         yield

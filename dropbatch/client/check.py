@@ -66,10 +66,6 @@ def check_beginning(
 
     Returns:
         What is odd: the model, or records that cannot be sent.
-
-    Raises:
-        UsageError: the stack would refuse the options, the model or the path.
-        UploadRefused: it would refuse the file, or none of its first 1,000 records can be sent.
     """
     key = names.INBOX + path
     limits = StackLimits(default_model=default_model or "")

@@ -80,11 +80,6 @@ def download(
         merged: the output with the answers of retries will be written there too.
         force: replace what another job or program wrote there.
         manifest: the job's; it is read if it is not given.
-
-    Raises:
-        NotFound: the job is not over.
-        UsageError: the folder has files of others, or cannot be written.
-        Error: a file does not match the manifest.
     """
     manifest = manifest or job.manifest()
     refuse_paths(manifest)
@@ -232,11 +227,7 @@ def writing(path: Path) -> Iterator[None]:
 def download_file(
     job: Job, folder: Path, entry: dict[str, Any], progress: Callable[[str, int, int], None]
 ) -> Downloaded:
-    """Download one file of a manifest, unless it is there already.
-
-    Raises:
-        Error: it does not match the manifest.
-    """
+    """Download one file of a manifest, unless it is there already."""
     name, size, sha256 = entry["name"], entry["bytes"], entry["sha256"]
     target, partial = folder / name, folder / f"{name}.part"
     is_there = target.is_file() and target.stat().st_size == size

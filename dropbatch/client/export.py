@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dropbatch.client.arrow import (
-    pyarrow,
     record_batches,
     vector_column,
     width_of,
@@ -26,6 +25,7 @@ from dropbatch.client.download import (
     download,
     writing,
 )
+from dropbatch.client.frames import pyarrow
 from dropbatch.client.merge import merge_retries
 from dropbatch.client.records import files_of
 from dropbatch.core.formats.base import encode_line as encode
@@ -112,9 +112,6 @@ def export(
         folder: where the file is written.
         manifest: the job's; its id and model go into Vectorize's ids and metadata.
         columns: whether a table's own columns are written too.
-
-    Raises:
-        UsageError: `vectorize` of records that are no embeddings; nothing is written.
     """
     batches = record_batches(files, columns=columns and kind != VECTORIZE)
     path = folder / EXPORTS[kind]

@@ -36,9 +36,6 @@ def find_job(stack: Stack, name: str) -> Job:
     A name that begins with `inbox/` is that upload. One with a job id in it is that job: an id, the
     path of a result. Anything else is the path of an upload under `inbox/`. An upload's job is that
     of its newest version, whether the stack has created it yet or not.
-
-    Raises:
-        NotFound: there is no such job.
     """
     if not name.isascii() and "\\ud" in ascii(name):  # A name that is no UTF-8 is no key.
         raise NotFound(f"There is no job {name!r} in {stack.bucket}.")
@@ -74,10 +71,6 @@ def wait_for_job(stack: Stack, name: str, timeout: float | None = None) -> Job:
         stack: the stack.
         name: of the job.
         timeout: seconds after which to give up, if these are fewer.
-
-    Raises:
-        NotFound: there is no such job or upload.
-        TimedOut: its job may still come.
     """
     ends = end_of(timeout)
     while True:
@@ -164,9 +157,6 @@ def time_of(since: str | date) -> datetime:
     """A time in the past, in UTC.
 
     `30m`, `12h`, `7d` or `2w` before now, or a date or time, here if it names no zone.
-
-    Raises:
-        UsageError: it is none of these.
     """
     text = str(since)
     try:

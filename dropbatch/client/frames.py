@@ -44,20 +44,14 @@ class Table:
     batches: Callable[[Sequence[str]], Iterable[Any]]
 
 
-def arrow() -> Any:
-    """The module.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+def pyarrow() -> Any:
+    """The module, which is loaded only where it is needed."""
     try:
         import pyarrow as pa
         import pyarrow.compute
         import pyarrow.ipc
     except ImportError:
-        raise UsageError(
-            "Frames, Parquet and Arrow files need pyarrow: pip install 'dropbatch[data]'."
-        ) from None
+        raise UsageError("This needs pyarrow: pip install 'dropbatch[data]'.") from None
     return pa
 
 
@@ -70,12 +64,8 @@ def is_table(beginning: bytes) -> bool:
 
 
 def table_of_file(file: Any) -> Table:
-    """The table in a Parquet or Arrow file, of which only the columns that are needed are read.
-
-    Raises:
-        UsageError: it is none, or damaged.
-    """
-    pa = arrow()
+    """The table in a Parquet or Arrow file, of which only the columns that are needed are read."""
+    pa = pyarrow()
     try:
         beginning = _beginning_of(file)
         if beginning.startswith(OLD_FEATHER):
@@ -141,13 +131,8 @@ A `UnicodeEncodeError` is one, and Arrow's own are.
 
 
 def table_of_frame(frame: Any) -> Table:
-    """The table that a frame is: anything with Arrow's stream interface.
-
-    Raises:
-        TypeError: it is a series, or chunks of one.
-        UsageError: it cannot be read.
-    """
-    pa = arrow()
+    """The table that a frame is: anything with Arrow's stream interface."""
+    pa = pyarrow()
     try:
         reader = pa.RecordBatchReader.from_stream(frame)
     except (*_UNREADABLE, pa.ArrowException) as error:
@@ -180,12 +165,8 @@ def csv_chunks(table: Table, template: str = "") -> tuple[Iterator[bytes], list[
     Args:
         table: the table.
         template: the option, which names columns; empty if it is not given here.
-
-    Raises:
-        UsageError: a column that is needed cannot be written; two have one name; later, the file is
-            damaged.
     """
-    pa = arrow()
+    pa = pyarrow()
     names = [one for one in table.schema.names if not one.startswith("__index_level_")]
     _check_names(names)
     left_out = dict[str, str]()
@@ -245,7 +226,7 @@ def _is_binary(pa: Any, kind: Any) -> bool:
 
 def _plain(kind: Any) -> Any:
     """The type of a column's values, without what only stores them in another way."""
-    pa = arrow()
+    pa = pyarrow()
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return _plain(kind.value_type)
     is_text = isinstance(kind, pa.BaseExtensionType) and (

@@ -146,10 +146,6 @@ def merge_retries(job: Job, folder: Path) -> Merged:
     Args:
         job: its files are in the folder.
         folder: where the merged output is written.
-
-    Raises:
-        NotFound: the job has no output.
-        Error: a retry's file does not match its manifest.
     """
     first = _fetch(job, folder)
     if first is None:

@@ -106,9 +106,6 @@ def files_of(
     Args:
         manifest: the job's.
         blocks: returns the blocks of one of its files.
-
-    Raises:
-        NotFound: the job has no output.
     """
     entries = {entry["kind"]: entry for entry in manifest["files"]}
     if "output" not in entries:
@@ -122,30 +119,13 @@ def files_of(
 
 
 def records_of(output: Iterable[bytes], errors: Iterable[bytes], format_: str) -> Iterator[Record]:
-    """The records of an output.
-
-    Args:
-        output: blocks of the output.
-        errors: blocks of `errors.jsonl`; none if no record failed.
-        format_: the job's format.
-    """
+    """The records of an output and of its `errors.jsonl`, which are given in blocks."""
     if is_native(format_):
         yield from native_records(output)
         return
-    yield from matched(enumerate(answers_of(output, format_)), read_failures(errors))
-
-
-def matched(
-    answers: Iterable[tuple[int, tuple[Any, Any]]], failures: Iterator[Failure]
-) -> Iterator[Record]:
-    """Records of other formats than the native one.
-
-    Args:
-        answers: ids, each with what `answers_of` yields.
-        failures: of the same records, in order.
-    """
+    failures = read_failures(errors)
     failure = next(failures, None)
-    for id_, (reference, result) in answers:
+    for id_, (reference, result) in enumerate(answers_of(output, format_)):
         if failure is None or failure.id != id_:
             yield Record(id_, reference, success=True, result=result, error=None)
             continue

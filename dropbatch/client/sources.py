@@ -22,10 +22,10 @@ import msgspec
 
 from dropbatch.client.frames import (
     SUFFIXES,
-    arrow,
     beginning_of,
     csv_chunks,
     is_table,
+    pyarrow,
     table_of_file,
     table_of_frame,
 )
@@ -79,9 +79,6 @@ def open_source(
             iterable of records or of texts; or a frame: anything with Arrow's stream interface,
             such as a DataFrame of pandas or polars, or a Table; or a series of texts.
         template: the option, if it is given: which columns of a table are needed.
-
-    Raises:
-        UsageError: it cannot be read, or is none of these.
     """
     named = template if isinstance(template, str) else ""
     if isinstance(source, str) or hasattr(source, "__fspath__"):
@@ -272,9 +269,6 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
     """A value that JSON lacks, as one that it has: NumPy's as Python's.
 
     A time, a UUID, an Enum, a data class as usual.
-
-    Raises:
-        TypeError: what it should become is not certain.
     """
     if _why_refused(value):
         raise TypeError
@@ -335,7 +329,7 @@ _MAX_DEPTH = 50
 
 def _series_table(series: Any) -> Table:  # noqa: ANN401
     """A series of texts as the only column of a table, with its name."""
-    pa = arrow()
+    pa = pyarrow()
     column = pa.chunked_array(series)
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not any(

@@ -101,11 +101,7 @@ class Stack:
         return body
 
     def read_json(self, key: str) -> dict[str, Any] | None:
-        """A JSON object of the bucket; None if it does not exist.
-
-        Raises:
-            Error: it is not as the stack wrote it.
-        """
+        """A JSON object of the bucket; None if it does not exist."""
         body = self.read(key)
         if body is None:
             return None
@@ -132,9 +128,6 @@ def find_stack(
         local: use the one that `make up` left running instead.
         region: the AWS region; as boto3 finds it if not given.
         profile: the AWS profile; as boto3 finds it if not given.
-
-    Raises:
-        Error: it does not exist, or the caller may not look it up.
     """
     with aws.explained():
         if local:
@@ -240,10 +233,6 @@ def blocks(s3: Any, place: Mapping[str, str], size: int, start: int = 0) -> Iter
         place: bucket, key, and what else S3 is to be asked with, such as `IfMatch`.
         size: where to end, or where the object ends before.
         start: where to begin.
-
-    Raises:
-        NotFound: it was deleted, or is no more the one of `IfMatch`.
-        Error: AWS refused it.
     """
     from botocore.exceptions import ClientError
 
@@ -265,12 +254,7 @@ def blocks(s3: Any, place: Mapping[str, str], size: int, start: int = 0) -> Iter
 
 
 def find_object(stack: Stack, url: str) -> tuple[str, ObjectHead]:
-    """The bucket of an object that is named `s3://bucket/key`, and what S3 knows of it.
-
-    Raises:
-        NotFound: there is none.
-        UsageError: it is no such name.
-    """
+    """The bucket of an object that is named `s3://bucket/key`, and what S3 knows of it."""
     bucket, _, key = url.removeprefix(S3).partition("/")
     if not bucket or not key or key.endswith("/"):
         raise UsageError(f"{url} names no object. Write s3://bucket/key.")

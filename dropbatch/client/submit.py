@@ -111,10 +111,6 @@ class Submission:
 
         Returns:
             What is odd, and what of the source is not sent.
-
-        Raises:
-            UsageError: the stack would refuse the options, the model or the path.
-            UploadRefused: it would refuse the file.
         """
         beginning = _Beginning(self.open().stream)
         try:
@@ -158,9 +154,6 @@ class Submission:
 
         Args:
             progress: called with each number of bytes sent, from several threads.
-
-        Raises:
-            Error: it failed; nothing of it is left in the bucket.
         """
         if self.in_place:
             return self._start(progress)
@@ -241,9 +234,6 @@ def prepare(
         name: as for `Client.submit`.
         options: as for `Client.submit`; None for one that is not set. With any, what lies in the
             source bucket is copied.
-
-    Raises:
-        UsageError: the source cannot be read, or the name or an option is wrong.
     """
     given = {one: value for one, value in options.items() if value is not None}
     template = next((given[one] for one in given if option_name(one) == "template"), None)
@@ -337,10 +327,6 @@ def retry(job: Job, options: Mapping[str, object]) -> tuple[Job, list[str]]:
 
     Returns:
         The new job, and what is odd: an earlier retry, or the model.
-
-    Raises:
-        NotFound: the job is not over, or none of its records can be tried again.
-        UsageError: an option is unknown or has a wrong value.
     """
     given = metadata_of(options)
     job = job.resolved()
@@ -417,9 +403,6 @@ def start_in_place(stack: Stack, upload: Uploaded) -> None:
     """Tell the stack of an object of its source bucket, as EventBridge does.
 
     It makes at most one job of a version.
-
-    Raises:
-        NotPermitted: AWS denied it.
     """
     version = {"version-id": upload.version} if upload.version != "null" else {}
     event = {

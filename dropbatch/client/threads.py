@@ -26,9 +26,6 @@ def at_once(
         function: called from several threads.
         items: what it is called with.
         most: how many calls are made at the same time.
-
-    Raises:
-        Exception: what a call has raised, or the items; the calls that are under way have ended.
     """
     ended: SimpleQueue[tuple[In, list[Out], Exception | None]] = SimpleQueue()
     under_way = 0

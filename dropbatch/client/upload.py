@@ -101,9 +101,6 @@ def upload_key(name: str | None, own: str) -> str:
     Args:
         name: its path; if it ends in a slash, the folder; None for its own name.
         own: its own name.
-
-    Raises:
-        UsageError: a segment begins with `_` or `.`, so the key would be no upload.
     """
     path = own if name is None else name + own if name.endswith("/") else name
     try:
@@ -136,10 +133,6 @@ def upload(
         key: of the object.
         metadata: of the object, see `dropbatch.core.options.metadata_of`.
         progress: called with each number of bytes sent, from several threads.
-
-    Raises:
-        NotPermitted: AWS denied the upload.
-        Error: it failed, or is too large.
     """
     place = {"Bucket": stack.bucket, "Key": key}
     with aws.explained():
@@ -156,12 +149,7 @@ def upload(
 
 
 def uploaded_as(stack: Stack, key: str, answer: Mapping[str, Any]) -> Uploaded:
-    """The version that S3's answer to a write names; the newest one if it names none.
-
-    Raises:
-        NotFound: there is none, or it was deleted at once.
-        ConnectionLost: it is not known, though what was written is there.
-    """
+    """The version that S3's answer to a write names; the newest one if it names none."""
     version = answer.get("VersionId", "null")
     place = {"VersionId": version} if version != "null" else {}
     try:
@@ -176,11 +164,7 @@ def uploaded_as(stack: Stack, key: str, answer: Mapping[str, Any]) -> Uploaded:
 
 
 def _confirm(stack: Stack, key: str, place: Mapping[str, str]) -> dict[str, Any] | None:
-    """S3's answer to HEAD of what it has stored, once AWS can be reached again.
-
-    Raises:
-        ConnectionLost: it cannot for a minute.
-    """
+    """S3's answer to HEAD of what it has stored, once AWS can be reached again."""
     for _ in range(CONFIRM_TRIES):
         time.sleep(CONFIRM_PAUSE_SECONDS)
         with suppress(ConnectionLost):
@@ -249,11 +233,6 @@ def copy(
         metadata: of the new object.
         progress: called with each number of bytes copied, from several threads.
         etag: that the source must have, also when its last part is copied; empty for any.
-
-    Raises:
-        NotPermitted: AWS denied the copy.
-        NotFound: the source was replaced.
-        Error: it failed.
     """
     from botocore.exceptions import ClientError
 

@@ -67,10 +67,6 @@ def each_over(
         timeout: seconds after which to give up.
         go_on: what to do after an interruption, for its message.
         ends: when to give up, if the time limit has begun before, as `end_of` says.
-
-    Raises:
-        TimedOut: some are not over after these seconds.
-        Interrupted: the user interrupted it.
     """
     watch = Watch(jobs)
     total = Total(len(jobs)) if watch.is_many else None
@@ -135,11 +131,7 @@ class Watch:
         }
 
     def look(self) -> Iterator[tuple[Job, Found]]:
-        """Look once; yield each job that is over now with its manifest, or why it has none.
-
-        Raises:
-            ConnectionLost: nothing is lost; look again later.
-        """
+        """Look once; yield each job that is over now with its manifest, or why it has none."""
         exist, over = self._listed() if self._lists else self._read()
         if exist - self._exist:
             self._grew = time.monotonic()
