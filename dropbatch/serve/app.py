@@ -59,8 +59,7 @@ PREFIXES = ("/v1", "/openai", "/openai/v1")
 """What paths begin with: OpenAI's, and Azure's two."""
 HEALTH = "/health"
 RESENT_SECONDS = 1_800.0
-"""Seconds in which an SDK that does not say how long it waits sends a request again: most wait 600
-for each answer."""
+"""Seconds in which an SDK sends a request again that does not say how long it waits."""
 MAX_BACK_OFF_SECONDS = 120.0
 """The longest wait of an SDK before it sends a request again, which a proxy may ask for."""
 MAX_HEADER_BYTES = 64 << 10
@@ -212,7 +211,6 @@ def _shown(path: str) -> str:
 
 
 async def _health(_: Request) -> Response:
-    """Whether the server answers; it calls nothing."""
     return _answer({"status": "ok"})
 
 

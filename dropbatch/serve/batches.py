@@ -303,7 +303,6 @@ class Batches:
         return Job.at(self.store.stack, path, job_ids(self.store.stack, path)[-1])
 
     def _remember(self, found: Found) -> None:
-        """Keep what cannot change any more."""
         if len(self._final) >= _KNOWN_BATCHES:
             self._final.clear()
         self._final[found.record.id] = found

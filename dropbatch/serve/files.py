@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from dropbatch.client.stack import ObjectHead
     from dropbatch.serve.store import Store
 
-MAX_FILE_BYTES = 10 << 30
+MAX_FILE_BYTES = 5 << 30
+"""What one call of S3 takes; it reads the file from the disk, so that none is in memory."""
 MAX_NAME = 150
 """Characters of a file's name that are kept: S3's metadata has room for 2 KB."""
 LIFETIME_SECONDS = 30 * 86_400
@@ -53,7 +54,7 @@ class Files:
         metadata = {"filename": quote(_printable(file.filename or "")[:MAX_NAME])}
         if lifetime != LIFETIME_SECONDS:
             metadata["lifetime"] = str(lifetime)
-        self.store.upload(objects.file_key(file_id), file.file, metadata)
+        self.store.put(objects.file_key(file_id), file.file, Metadata=metadata)
         return _object(file_id, file.size or 0, metadata)
 
     def head(self, file_id: str) -> ObjectHead:

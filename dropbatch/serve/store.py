@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import BoundedSemaphore
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from dropbatch.client import aws
 from dropbatch.client.stack import CONDITION_FAILED, ObjectHead, blocks, head_of
@@ -22,8 +21,6 @@ CONNECTIONS = 64
 """Connections to S3 that are kept open."""
 PARALLEL_READS = 16
 """Calls that one listing makes at the same time."""
-UPLOADS_AT_ONCE = 2
-"""boto3 keeps ten parts of 8 MB of each in memory."""
 MAX_PAGE = 1_000
 """Most entries in one answer, as S3 lists them."""
 
@@ -38,7 +35,6 @@ class Store:
         self.stack = replace(stack, client=lambda service: stack.client(service, config=config))
         self.bucket = stack.bucket
         self.s3 = self.stack.s3
-        self._uploads = BoundedSemaphore(UPLOADS_AT_ONCE)
         self._readers = ThreadPoolExecutor(PARALLEL_READS, "listing")
 
     def each(self, function: Callable[[str], Out], values: Iterable[str]) -> list[Out]:
@@ -66,23 +62,18 @@ class Store:
         for start in range(0, head.size, size):
             yield b"".join(blocks(self.s3, place, min(start + size, head.size), start))
 
-    def put(self, key: str, content: bytes, **condition: str) -> bool:
-        """Write a small object; return whether the condition (`IfMatch`, `IfNoneMatch`) held."""
+    def put(self, key: str, content: bytes | BinaryIO, **more: Any) -> bool:  # noqa: ANN401
+        """Write an object with one call; return whether its `IfMatch` or `IfNoneMatch` held."""
         from botocore.exceptions import ClientError
 
         with aws.explained():
             try:
-                self.s3.put_object(Bucket=self.bucket, Key=key, Body=content, **condition)
+                self.s3.put_object(Bucket=self.bucket, Key=key, Body=content, **more)
             except ClientError as error:
                 if error.response["Error"]["Code"] in CONDITION_FAILED:
                     return False
                 raise
         return True
-
-    def upload(self, key: str, content: BinaryIO, metadata: dict[str, str]) -> None:
-        """Write a file; a large one in parts, some at the same time."""
-        with self._uploads, aws.explained():
-            self.s3.upload_fileobj(content, self.bucket, key, ExtraArgs={"Metadata": metadata})
 
     def delete(self, key: str) -> None:
         """Delete an object; its version is deleted a day later."""

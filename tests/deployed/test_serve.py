@@ -27,11 +27,8 @@ HOME = aws.Home(aws.ROOT / ".local/test-serve")
 BGE = "@cf/baai/bge-m3"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 EMBEDDINGS = "/v1/embeddings"
-MAX_MEGABYTES = 250
-"""Of memory at the peak, whatever is uploaded.
-
-Ten parts of 8 MB in hand and ten on their way are 160.
-"""
+MAX_MEGABYTES = 150
+"""Of memory at the peak, whatever is uploaded: files lie on the disk until they are in S3."""
 
 
 @pytest.fixture(scope="module")

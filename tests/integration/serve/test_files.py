@@ -1,4 +1,4 @@
-"""Files: uploaded in parts, listed, read, deleted; what is no upload leaves nothing."""
+"""Files: uploaded, listed, read, deleted; what is no upload leaves nothing."""
 
 import socket
 import time
@@ -12,13 +12,12 @@ from dropbatch.serve import files as module
 from dropbatch.serve.files import BLOCK_BYTES
 from tests.support.aws.resources import BUCKET
 
-PART_BYTES = 8 << 20
 LINE = b'{"custom_id":"a"}\n'
 CUT_OFF = (
     b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
     b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n{}\n'
 )
-LARGE = bytes(range(256)) * ((2 * PART_BYTES + BLOCK_BYTES // 2) // 256)
+LARGE = bytes(range(256)) * ((8 * BLOCK_BYTES + BLOCK_BYTES // 2) // 256)
 
 
 def upload(ai, content=LINE, name="july.jsonl", **more):
@@ -27,10 +26,6 @@ def upload(ai, content=LINE, name="july.jsonl", **more):
 
 def kept(s3):
     return [entry["Key"] for entry in s3.list_objects_v2(Bucket=BUCKET).get("Contents", [])]
-
-
-def under_way(s3):
-    return s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
 
 
 def test_file_is_shown_as_it_was_uploaded(ai):
@@ -48,11 +43,10 @@ def test_file_is_shown_as_it_was_uploaded(ai):
     assert ai.files.content(made.id).content == LINE
 
 
-def test_large_file_goes_in_parts_and_comes_back_whole(ai, s3):
+def test_large_file_comes_back_whole(ai):
     made = upload(ai, LARGE)
 
     assert made.bytes == len(LARGE)
-    assert s3.head_object(Bucket=BUCKET, Key=f"files/{made.id}")["ETag"].endswith('-3"')
     assert ai.files.content(made.id).content == LARGE
 
 
@@ -172,7 +166,7 @@ def test_what_is_no_upload_leaves_nothing(url, s3, sent, param):
 
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     assert answer.json()["error"]["type"] == "invalid_request_error"
-    assert (kept(s3), under_way(s3)) == ([], [])
+    assert kept(s3) == []
 
 
 def test_too_large_body_is_refused_before_it_is_read(url, s3):
@@ -199,4 +193,4 @@ def test_upload_that_breaks_off_leaves_no_file(url, s3, caplog):
     until = time.monotonic() + 20
     while "POST /v1/files" not in caplog.text and time.monotonic() < until:
         time.sleep(0.02)
-    assert (kept(s3), under_way(s3)) == ([], [])
+    assert kept(s3) == []
