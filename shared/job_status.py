@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import msgspec
 
 from dropbatch.core import names
 from dropbatch.core.names import FINAL_JOB_STATES, JobState
-from shared.models import BatchState
+from shared.models import NEVER, BatchState
 
 if TYPE_CHECKING:
     from shared.models import Batch, Job, Wait
@@ -86,15 +85,15 @@ def build_status(
     """
     splitting = job.state is JobState.SPLITTING
     over = job.state in FINAL_JOB_STATES
-    succeeded, failed = counts or (job.status_succeeded, job.status_failed)
+    succeeded, failed = counts or (job.status.succeeded, job.status.failed)
     return {
         "job_id": job.job_id,
         "state": job.state.value,
         "error": {"code": job.error.code, "message": job.error.message} if job.error else None,
         "tags": job.tags,
         "counts": {"total": job.total, "succeeded": succeeded, "failed": failed},
-        "fraction_done": 1.0 if over else None if job.total is None else job.fraction,
-        "splitting": {"bytes_read": job.bytes_read, "bytes": job.upload.size}
+        "fraction_done": 1.0 if over else None if job.total is None else job.status.fraction,
+        "splitting": {"bytes_read": job.reading.bytes_read, "bytes": job.upload.size}
         if splitting
         else None,
         "pending": None if over else (pending or PendingBatches()).for_status(),
@@ -103,7 +102,7 @@ def build_status(
 
 
 def _for_status(wait: Wait) -> dict[str, Any]:
-    until = iso_time(wait.until) if math.isfinite(wait.until) else None
+    until = iso_time(wait.until) if wait.until < NEVER else None
     return {"code": wait.code, "message": wait.message, "until": until}
 
 

@@ -241,7 +241,8 @@ def append_segment(
     changes: dict[str, object] = {kind: step.progress} | (
         {"sums": step.sums} if kind == "output" else {}
     )
-    changes |= {"wait": None} if job.wait and job.wait.code == CALLS_DENIED else {}
+    if job.wait and job.wait.code == CALLS_DENIED:  # Its next status no longer shows it.
+        changes |= {"wait": None, "status": replace(job.status, sha="")}
     return still_leased(services.ledger.note_appended(job, changes), job.job_id)
 
 

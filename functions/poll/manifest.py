@@ -61,7 +61,7 @@ def build_manifest(
             "etag": job.upload.etag,
             "bytes": job.upload.size,
         },
-        "read_to_end": job.read_to_end,
+        "read_to_end": job.reading.to_end,
         "counts": {"total": job.total, "succeeded": job.sums.succeeded, "failed": job.sums.failed},
         "usage": {
             "prompt_tokens": usage.prompt_tokens,

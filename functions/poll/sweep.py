@@ -121,7 +121,7 @@ def current_sweep(job: Job, now: float) -> Sweep | None:
         goal, since = SweepGoal.HOLD, control.held_since
     elif control.resumed_at:
         goal, since = SweepGoal.RELEASE, control.resumed_at
-    elif not job.has_endings:
+    elif not job.reading.has_endings:
         return None
     if job.sweep and (job.sweep.goal, job.sweep.since) == (goal, since):
         return job.sweep

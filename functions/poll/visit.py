@@ -47,7 +47,7 @@ from shared.retry import exponential
 if TYPE_CHECKING:
     from functions.poll.files import ReadyBatches
     from shared.invocation import Invocation
-    from shared.models import Batch, Wait
+    from shared.models import Batch, Status
     from shared.services import Services
 
 QUICK_LOOK_BATCHES = 10
@@ -88,7 +88,7 @@ def visit_job(invocation: Invocation, job_id: str) -> bool:
     # A job that is due is leased before anything can fail, so that it counts a claim and is not due
     # again immediately.
     is_due = any(at <= now for at in (job.due_at, next_sweep(job, now)) if at is not None)
-    if not is_due and now < job.status_at + STATUS_SECONDS:
+    if not is_due and now < job.status.at + STATUS_SECONDS:
         ahead = next_final_batches(services, job, "output", QUICK_LOOK_BATCHES)
         if not _is_all(job, ahead) and not ahead.fills_a_step(job):
             _visit_soon_if_limited(services, job)
@@ -117,7 +117,7 @@ def _visit_soon_if_limited(services: Services, job: Job) -> None:
 
     What a batch has just cost may give others room.
     """
-    soon = job.status_at + STATUS_SECONDS / 2  # Sooner than for its status, for which nobody wakes.
+    soon = job.status.at + STATUS_SECONDS / 2  # Sooner than for its status, for which nobody wakes.
     if (
         job.cost is not None
         and not job.cost.is_reached
@@ -185,24 +185,23 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
     job with an error is visited at once, so that its status shows the error.
     """
     services = invocation.services
-    if services.now() < job.status_at + STATUS_SECONDS and job.error is None:
+    if services.now() < job.status.at + STATUS_SECONDS and job.error is None:
         return
     watched = follow_job_control(services, job.job_id)
     if watched is None or watched.state is not JobState.SPLITTING:
         return
     watched = watch_account(services, watched)
     ahead = next_final_batches(services, watched, "output")
-    status = _status_of(services, watched, ahead, waiting_for(services, watched))
-    digest = status_digest(status)
+    shown = _shown(services, watched, ahead)
+    digest = status_digest(shown)
     spent, unfinished = _spent(services, watched)
-    noted = services.ledger.note_status(
-        watched, services.now(), {**_status_fields(ahead, digest), **spent}
-    )
+    status = replace(_status_after(watched, ahead, services.now()), sha=digest)
+    noted = services.ledger.note_status(watched, status, spent)
     if noted is None:
         return
     _release(services, watched, noted, unfinished)
-    if digest != watched.status_sha:
-        write_status(services, replace(noted, lease_until=0.0), status)
+    if digest != watched.status.sha:
+        write_status(services, replace(noted, lease_until=0.0), shown)
     if noted.error is None and (fault := _fault(services, noted, ahead)):
         services.ledger.fail_job(noted, fault, services.now())
     _append_final(invocation, noted)
@@ -255,53 +254,54 @@ def _is_all(job: Job, ahead: ReadyBatches) -> bool:
 def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
     """Write `status.json` if something changed, and release the job."""
     now = services.now()
-    done = ahead.succeeded + ahead.failed
-    fraction = max(job.fraction, round(done / job.total, 4)) if job.total else job.fraction
-    waiting = waiting_for(services, job)
-    status = _status_of(services, replace(job, fraction=fraction), ahead, waiting)
-    digest = status_digest(status)
-    changed = digest != job.status_sha
-    if changed:
-        write_status(services, job, status)
-    unchanged_visits = 0 if changed else job.unchanged_visits + 1
-    due, work = (
-        now + exponential(MIN_VISIT_SECONDS, unchanged_visits, MAX_VISIT_SECONDS),
-        DueKind.STATUS,
-    )
+    status = _status_after(job, ahead, now)
+    shown = _shown(services, replace(job, status=status), ahead)
+    digest = status_digest(shown)
+    unchanged = job.status.unchanged + 1
+    if digest != job.status.sha:
+        unchanged = 0
+        write_status(services, job, shown)
+    status = replace(status, sha=digest, unchanged=unchanged)
+    due, work = _next_visit(job, ahead, now, unchanged)
+    spent, unfinished = _spent(services, job)
+    released = services.ledger.release_job(job, due, work, status=status, **spent)
+    if released is None:
+        return
+    if (sweep_at := next_sweep(released, now)) is not None and sweep_at < due:
+        # An error or a command came during this visit, and the release has moved what made the job
+        # due for it.
+        services.ledger.bring_visit_forward(released, max(sweep_at, now))
+    _release(services, job, released, unfinished)
+
+
+def _next_visit(job: Job, ahead: ReadyBatches, now: float, unchanged: int) -> tuple[float, DueKind]:
+    """When a job is visited again, and whether that visit moves it on."""
+    if ahead.fills_a_step(job):  # This visit had no time for it.
+        return now, DueKind.JOB
+    due = now + exponential(MIN_VISIT_SECONDS, unchanged, MAX_VISIT_SECONDS)
+    work = DueKind.STATUS
     if job.deadline_at is not None and now < job.deadline_at <= due:
         due, work = job.deadline_at, DueKind.JOB
     if (sweep_at := next_sweep(job, now)) is not None:
         due, work = max(min(due, sweep_at), now), DueKind.JOB
-    if ahead.fills_a_step(job):  # This visit had no time for it.
-        due, work = now, DueKind.JOB
-    spent, unfinished = _spent(services, job)
-    told = {"status_at": now, **_status_fields(ahead, digest), **spent}
-    released = services.ledger.release_job(
-        job, due, work, fraction=fraction, unchanged_visits=unchanged_visits, **told
+    return due, work
+
+
+def _status_after(job: Job, ahead: ReadyBatches, now: float) -> Status:
+    """What a status tells now."""
+    done, fraction = ahead.succeeded + ahead.failed, job.status.fraction
+    if job.total:
+        fraction = max(fraction, round(done / job.total, 4))
+    return replace(
+        job.status, at=now, fraction=fraction, succeeded=ahead.succeeded, failed=ahead.failed
     )
-    if released and (sweep_at := next_sweep(released, now)) is not None and sweep_at < due:
-        # An error or a command came during this visit, and the release has moved what made the job
-        # due for it.
-        services.ledger.bring_visit_forward(released, max(sweep_at, now))
-    if released:
-        _release(services, job, released, unfinished)
 
 
-def _status_of(
-    services: Services, job: Job, ahead: ReadyBatches, waiting: Wait | None
-) -> dict[str, Any]:
+def _shown(services: Services, job: Job, ahead: ReadyBatches) -> dict[str, Any]:
     """The status of a job that is not over, without its time."""
-    report_long_wait(waiting, job.job_id, services.now())
-    return build_status(job, waiting, (ahead.succeeded, ahead.failed), ahead.pending)
-
-
-def _status_fields(ahead: ReadyBatches, digest: str) -> dict[str, Any]:
-    """What the job item keeps of a status."""
-    return {
-        "status_sha": digest,
-        "status_succeeded": ahead.succeeded,
-        "status_failed": ahead.failed,
-    }
+    wait = waiting_for(services, job)
+    report_long_wait(wait, job.job_id, services.now())
+    return build_status(job, wait, (ahead.succeeded, ahead.failed), ahead.pending)
 
 
 # ── its cost limit ────────────────────────────────────────────────────────────────────────────────

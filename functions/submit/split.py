@@ -71,9 +71,8 @@ def split(turn: Turn) -> bool:
             staged = _stage(turn)
             error = turn.job.error
             if not staged.is_read and not (turn.job.cancelled or error):
-                services.ledger.release_job(
-                    turn.job, services.now(), blank_until=staged.place, wait=None
-                )
+                reading = replace(turn.job.reading, blank_until=staged.place)
+                services.ledger.release_job(turn.job, services.now(), reading=reading, wait=None)
                 return False
     except UploadRefused as fault:
         logger.warning("upload failed", job_id=job.job_id, code=fault.code)
@@ -92,7 +91,7 @@ def split(turn: Turn) -> bool:
         total,
         error,
         services.now(),
-        read_to_end=staged.is_read,
+        to_end=staged.is_read,
         has_endings=staged.has_endings,
     )
     if ended is None:
@@ -122,7 +121,7 @@ def _after_blank_lines(job: Job, place: Checkpoint) -> Checkpoint:
 
     As far as they were read already.
     """
-    until = job.blank_until
+    until = job.reading.blank_until
     return (
         until if until and until.record == place.record and until.offset > place.offset else place
     )
@@ -257,10 +256,12 @@ class _Staging:
         And write it to the status every ten seconds.
         """
         turn, now = self.turn, self.turn.services.now()
-        until, bytes_read = now + LEASE_RENEWAL_SECONDS, max(turn.job.bytes_read, turn.bytes_read)
-        changes = {"lease_until": until, "due_at": until, "claims": 0, "bytes_read": bytes_read}
+        until, known = now + LEASE_RENEWAL_SECONDS, turn.job.reading
+        bytes_read = max(known.bytes_read, turn.bytes_read)
+        reading = replace(known, bytes_read=bytes_read, blank_until=self.read_to)
+        changes = {"lease_until": until, "due_at": until, "claims": 0}
         kept = turn.services.ledger.update_leased_job(
-            turn.job, {**changes, "blank_until": self.read_to, "wait": None}
+            turn.job, {**changes, "reading": reading, "wait": None}
         )
         turn.job, self.renewed_at = still_leased(kept, turn.job.job_id), now
         if now >= self.status_at + STATUS_EVERY_SECONDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.core.names import SCHEMA, JobState
@@ -14,6 +15,7 @@ from shared.models import (
     ErrorDetail,
     Job,
     JobControl,
+    Status,
     Wait,
 )
 
@@ -136,15 +138,14 @@ class Jobs(Table):
         error: ErrorDetail | None,
         due_at: float,
         *,
-        read_to_end: bool = True,
+        to_end: bool = True,
         has_endings: bool = False,
     ) -> Job | None:
         """`splitting` to `in_progress`: the upload was read to its end, or as far as it is used."""
         changes = {
             "state": JobState.IN_PROGRESS,
             "total": total,
-            "read_to_end": read_to_end,
-            "has_endings": has_endings,
+            "reading": replace(job.reading, to_end=to_end, has_endings=has_endings),
             "lease_until": 0.0,
             "due_at": due_at,
             "work": DueKind.JOB,
@@ -184,18 +185,13 @@ class Jobs(Table):
             job.job_id, {"state": job.state, "control": seen}, {"control": control, **due}
         )
 
-    def note_wait(self, job_id: str, wait: Wait | None) -> None:
+    def note_wait(self, job_id: str, wait: Wait | None) -> Job | None:
         """Note what an open job waits for, for its next status; None: for nothing any more."""
-        self._change_job(job_id, {"completed_at": ABSENT}, {"wait": wait, "status_sha": ""})
+        return self._change_job(job_id, {"completed_at": ABSENT}, {"wait": wait})
 
     def leave_out_references(self, job: Job) -> None:
         """Send the bodies of a job without `external_reference` from now on."""
         self._change_job(job.job_id, {"completed_at": ABSENT}, {"without_references": True})
-
-    def note_account(self, job: Job, changed_at: float) -> Job | None:
-        """Note since when the stack has another account than an open job; 0: it has the same."""
-        seen = {"completed_at": ABSENT, "account_changed_at": job.account_changed_at or ABSENT}
-        return self._change_job(job.job_id, seen, {"account_changed_at": changed_at})
 
     def update_leased_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
         """Change a leased job."""
@@ -219,13 +215,14 @@ class Jobs(Table):
         changes = {"state": JobState.FINALIZING, "work": DueKind.JOB, **updates}
         return self.update_leased_job(job, changes)
 
-    def note_status(self, job: Job, status_at: float, fields: Mapping[str, object]) -> Job | None:
+    def note_status(self, job: Job, status: Status, fields: Mapping[str, object]) -> Job | None:
         """Store what a status tells of a job that is being split, unless another run does.
 
         The lease stays as it is.
         """
-        expected: dict[str, object] = {"state": JobState.SPLITTING, "status_at": job.status_at}
-        return self._change_job(job.job_id, expected, {"status_at": status_at, **fields})
+        seen = SameMembers(job.status, ("at",))
+        expected: dict[str, object] = {"state": JobState.SPLITTING, "status": seen}
+        return self._change_job(job.job_id, expected, {"status": status, **fields})
 
     def note_appended(self, job: Job, changes: Mapping[str, object]) -> Job | None:
         """Store how much of a file is appended: under the lease.

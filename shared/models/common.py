@@ -90,12 +90,16 @@ class Usage:
         )
 
 
+NEVER = 1e11
+"""A time that does not come, Unix seconds; no item holds an infinite number."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Why work is put off.
 
     Attributes:
-        until: when it is tried again, Unix seconds; infinite if somebody has to act first.
+        until: when it is tried again, Unix seconds; `NEVER` if somebody has to act first.
         code: for programs; empty for a moment's lack of calls, of which nobody is told.
         message: for people: what it is, and what to do.
         since: when it began, Unix seconds; 0 if that is not known.

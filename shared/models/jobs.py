@@ -200,6 +200,45 @@ class Sweep:
     after: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How far a job's upload has been read; the turns that read it write this.
+
+    Attributes:
+        bytes_read: stored bytes that were read.
+        blank_until: where reading continues, if only blank lines lie between this place and the
+            last batch.
+        to_end: whether it was read to its end, or still is being read.
+        has_endings: whether many batches were created that are never submitted.
+    """
+
+    bytes_read: int = 0
+    blank_until: Checkpoint | None = None
+    to_end: bool = True
+    has_endings: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a job's last status told; visits write this.
+
+    Attributes:
+        sha: digest of the `status.json` written last, without its time.
+        at: when it was last computed, Unix seconds.
+        fraction: fraction of its records that had an outcome, 0 to 1; it never falls.
+        succeeded: records that it counted as succeeded.
+        failed: records that it counted as failed.
+        unchanged: consecutive visits at which nothing had changed.
+    """
+
+    sha: str = ""
+    at: float = 0.0
+    fraction: float = 0.0
+    succeeded: int = 0
+    failed: int = 0
+    unchanged: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The work for one upload, as stored in its item. Times are Unix seconds."""
@@ -239,23 +278,11 @@ class Job:
     """Until when an invocation works on it."""
     claims: int = 0
     """Claims since the last change of state."""
-    unchanged_visits: int = 0
-    """Consecutive visits at which nothing had changed."""
 
-    # Reading the upload.
+    # Its upload.
     total: int | None = None
     """Records of the upload; None until it has been read to its end."""
-    bytes_read: int = 0
-    """Stored bytes of the upload that split has read."""
-    blank_until: Checkpoint | None = None
-    """Where reading the upload continues.
-
-    If only blank lines lie between this place and the last batch.
-    """
-    read_to_end: bool = True
-    """Whether its upload was read to its end, or still is being read."""
-    has_endings: bool = False
-    """Whether split created many batches that are never submitted."""
+    reading: Reading = field(default_factory=Reading)
 
     # Its batches.
     seen_accepted: bool = False
@@ -265,11 +292,9 @@ class Job:
     sweep: Sweep | None = None
     """The progress of the newest sweep over its batches; None before the first."""
     wait: Wait | None = None
-    """What it waits for, as far as a call for it has shown: calls that fail or are refused."""
+    """What only its own calls show that it waits for: they fail, or its account is gone."""
     without_references: bool = False
     """Whether its bodies are sent without `external_reference`, which its model refuses."""
-    account_changed_at: float = 0.0
-    """Since when the stack has another account than the job; 0 while it has the same."""
 
     # Why it ends early.
     error: ErrorDetail | None = None
@@ -284,20 +309,7 @@ class Job:
     batches: ResultFileProgress = field(default_factory=ResultFileProgress)
     sums: JobTotals = field(default_factory=JobTotals)
 
-    # About the last status.
-    status_sha: str = ""
-    """Digest of the status.json written last, without its time."""
-    fraction: float = 0.0
-    """Fraction of its records that had an outcome when its status was last computed, 0 to 1.
-
-    It never falls.
-    """
-    status_at: float = 0.0
-    """When its status was last computed."""
-    status_succeeded: int = 0
-    """Records that this status counted as succeeded."""
-    status_failed: int = 0
-    """Records that it counted as failed."""
+    status: Status = field(default_factory=Status)
 
     @property
     def is_held(self) -> bool:

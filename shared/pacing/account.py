@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.models import ACCOUNT_CHANGED, ErrorDetail, Wait
+from shared.models import ACCOUNT_CHANGED, NEVER, ErrorDetail, Wait
 from shared.retry import soon_after
 
 if TYPE_CHECKING:
@@ -29,16 +29,29 @@ def is_of_account(services: Services, job: Job) -> bool:
 
 def wait_for_account(job: Job, now: float) -> Wait:
     """No call for a batch of another account."""
-    until = soon_after(now + LOOK_SECONDS, 30)
-    return Wait(until, ACCOUNT_CHANGED, since=job.account_changed_at)
+    return Wait(soon_after(now + LOOK_SECONDS, 30), ACCOUNT_CHANGED, since=_changed_at(job))
+
+
+def _changed_at(job: Job) -> float:
+    """Since when a job waits for its account, as far as was noted; 0: not."""
+    return job.wait.since if job.wait and job.wait.code == ACCOUNT_CHANGED else 0.0
 
 
 def watch_account(services: Services, job: Job) -> Job:
     """Note since when a job is of another account than the stack's, or that it no longer is."""
-    if is_of_account(services, job) == (job.account_changed_at == 0.0):
+    if is_of_account(services, job) == (_changed_at(job) == 0.0):
         return job
-    changed_at = 0.0 if job.account_changed_at else services.now()
-    return services.ledger.note_account(job, changed_at) or job
+    wait = None
+    if not is_of_account(services, job):
+        now = services.now()
+        words = (
+            f"{account_words(services, job)}; no call is made for it. Set CloudflareAccountId "
+            "back, or it ends after an hour, with the answers that it has; retry.jsonl has the "
+            "rest."
+        )
+        # Shown, and noted, until the job ends.
+        wait = Wait(NEVER, ACCOUNT_CHANGED, words, now)
+    return services.ledger.note_wait(job.job_id, wait) or job
 
 
 def account_words(services: Services, job: Job) -> str:
@@ -51,7 +64,7 @@ def account_words(services: Services, job: Job) -> str:
 
 def account_fault(services: Services, job: Job, now: float) -> ErrorDetail | None:
     """Why a job ends that has waited for its account for too long; None while it does not end."""
-    since = job.account_changed_at
+    since = _changed_at(job)
     if is_of_account(services, job) or not since or now - since < ACCOUNT_CHANGED_SECONDS:
         return None
     return ErrorDetail(

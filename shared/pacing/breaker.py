@@ -25,7 +25,7 @@ from dropbatch.core.names import CONTROL_PK
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
 from shared.errors import UnreadableItemError
-from shared.models import Wait
+from shared.models import NEVER, Wait
 from shared.observability import count_broken_law, logger
 from shared.retry import soon_after
 
@@ -170,7 +170,7 @@ class Pause:
         ends = self.until if self.reason is PauseReason.QUOTA_SPENT else None
         if self.reason is PauseReason.MODEL_WAITS:
             ends = self.next_probe
-        return self.as_wait(ends or math.inf)
+        return self.as_wait(ends or NEVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class Permit:
 
 def stack_held() -> Wait:
     """An operator has paused all submits."""
-    return Wait(math.inf, HELD, STACK_MESSAGE)
+    return Wait(NEVER, HELD, STACK_MESSAGE)
 
 
 def control_key(sk: str) -> dict[str, Any]:

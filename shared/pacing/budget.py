@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError
-from shared.models import Wait
+from shared.models import NEVER, Wait
 from shared.observability import count
 from shared.pacing.breaker import (
     MODEL_BUSY,
@@ -213,11 +213,11 @@ class Budget(Breaker):
         if controls.stack.held_since:
             found.append(stack_held())
         if model in controls.full_models:
-            found.append(_busy(model, math.inf))
+            found.append(_busy(model, NEVER))
         rate = controls.rate
         is_limited = rate.held_since > 0 and rate.hold_until > now - TRIED_AGAIN_SECONDS
         if is_limited and now - rate.held_since >= NOTED_AFTER_SECONDS:
-            found.append(_limited(rate, rate.hold_until if rate.hold_until > now else math.inf))
+            found.append(_limited(rate, rate.hold_until if rate.hold_until > now else NEVER))
         return found
 
     # ── for ticks ─────────────────────────────────────────────────────────────────────────────────

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from shared.errors import RefusedError, StorageError
 from shared.job_status import build_status, iso_time, write_status
-from shared.models import ACCOUNT_CHANGED, Wait
+from shared.models import ACCOUNT_CHANGED, NEVER, Wait
 from shared.observability import count, logger
-from shared.pacing.account import account_words, is_of_account
 from shared.pacing.breaker import ALARMED, HELD, MODEL_BUSY, TOO_MANY_CALLS, PauseReason
 from shared.workers_ai.error_codes import advice
 from shared.workers_ai.replies import Rejected
@@ -66,9 +65,6 @@ def waiting_for(services: Services, job: Job) -> Wait | None:
     """
     now = services.now()
     found = services.budget.waits(job.plan.model, now)
-    if not is_of_account(services, job):
-        words = f"{account_words(services, job)}. Set it back, or the job ends after an hour."
-        found.append(Wait(math.inf, ACCOUNT_CHANGED, words))
     if job.control and job.control.held_since:
         found.append(_held(job.job_id, job.control.held_since))
     if job.wait and now < job.wait.until:
@@ -169,7 +165,7 @@ def upload_denied(said: str, since: float) -> Wait:
         "encrypts it. It is tried again every few minutes; if it is still denied 24 hours after "
         f"{iso_time(since)}, the job fails."
     )
-    return Wait(math.inf, UPLOAD_DENIED, words, since)
+    return Wait(NEVER, UPLOAD_DENIED, words, since)
 
 
 def show_denied(services: Services, job: Job, error: Exception) -> None:

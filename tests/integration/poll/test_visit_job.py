@@ -25,6 +25,7 @@ from shared.models import (
     TOO_OLD_CODE,
     ErrorDetail,
     JobControl,
+    Status,
     Sweep,
     SweepGoal,
 )
@@ -43,7 +44,7 @@ def short_steps(monkeypatch):
 
 
 def was_visited(job):
-    return job.status_at == T and bool(job.status_sha)
+    return job.status.at == T and bool(job.status.sha)
 
 
 # ── whether it is visited ─────────────────────────────────────────────────────────────────────────
@@ -103,12 +104,12 @@ def test_job_taken_by_another_run_is_left_to_it(visited):
         ({"error": REASON}, True),
         ({"deadline_at": T}, True),
         ({"deadline_at": T + 1}, False),
-        ({"status_at": T - STATUS_SECONDS}, True),
-        ({"status_at": T - STATUS_SECONDS + 1}, False),
+        ({"status": Status(at=T - STATUS_SECONDS)}, True),
+        ({"status": Status(at=T - STATUS_SECONDS + 1)}, False),
     ],
 )
 def test_job_is_visited_when_due_or_status_is_old(visited, changes, is_visited):
-    visited.hold((1, 0), None, **{"due_at": LATER, "status_at": T - 1, **changes})
+    visited.hold((1, 0), None, **{"due_at": LATER, "status": Status(at=T - 1), **changes})
 
     assert visited.visit()
 
@@ -116,7 +117,7 @@ def test_job_is_visited_when_due_or_status_is_old(visited, changes, is_visited):
 
 
 def test_job_with_last_part_written_is_visited(visited):
-    visited.hold((1, 0), total=1, due_at=LATER, status_at=T)
+    visited.hold((1, 0), total=1, due_at=LATER, status=Status(at=T))
 
     assert visited.visit()
 
@@ -125,7 +126,7 @@ def test_job_with_last_part_written_is_visited(visited):
 
 @pytest.mark.parametrize(("records", "is_visited"), [(1, False), (2, True)])
 def test_job_with_possible_step_is_visited(visited, short_steps, records, is_visited):
-    visited.hold((records, 0), None, due_at=LATER, status_at=T)
+    visited.hold((records, 0), None, due_at=LATER, status=Status(at=T))
 
     assert visited.visit()
 
@@ -329,11 +330,11 @@ def test_job_that_failed_is_not_failed_again(visited):
     [(0.5, 4, 0.5), (0.1, 4, 0.25), (0.0, 3, 0.3333), (0.7, None, 0.7), (0.7, 0, 0.7)],
 )
 def test_fraction_done_never_falls(visited, before, total, fraction):
-    visited.hold((1, 0), None, total=total, fraction=before)
+    visited.hold((1, 0), None, total=total, status=Status(fraction=before))
 
     visited.visit()
 
-    assert visited.job.fraction == fraction
+    assert visited.job.status.fraction == fraction
 
 
 def test_status_counts_what_was_answered(visited):
@@ -343,21 +344,21 @@ def test_status_counts_what_was_answered(visited):
 
     status = msgspec.json.decode(visited.read("status.json"))
     assert status["counts"] == {"total": 9, "succeeded": 4, "failed": 2}
-    assert (visited.job.status_succeeded, visited.job.status_failed) == (4, 2)
+    assert (visited.job.status.succeeded, visited.job.status.failed) == (4, 2)
 
 
 @pytest.mark.parametrize(("unchanged", "wait"), [(0, 20), (1, 40), (3, 160), (4, 180), (9, 180)])
 def test_next_visit_is_later_without_changes(visited, unchanged, wait):
     visited.hold(None)
     visited.visit()
-    assert (visited.job.unchanged_visits, visited.job.due_at) == (0, T + 10)  # The status was new.
-    visited.change_job("unchanged_visits", unchanged)
+    assert (visited.job.status.unchanged, visited.job.due_at) == (0, T + 10)  # The status was new.
+    visited.change_job("status", replace(visited.job.status, unchanged=unchanged))
     visited.change_job("due_at", T)
     visited.store.put = None  # A status that is the same is not written again.
 
     visited.visit()
 
-    assert (visited.job.unchanged_visits, visited.job.due_at, visited.job.lease_until) == (
+    assert (visited.job.status.unchanged, visited.job.due_at, visited.job.lease_until) == (
         unchanged + 1,
         T + wait,
         0,

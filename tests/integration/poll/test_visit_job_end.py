@@ -15,7 +15,7 @@ from functions.poll.clean import CLEAN_AFTER_SECONDS
 from functions.poll.files import STEP_SECONDS, next_final_batches
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
-from shared.models import Job, JobTotals, ResultFileProgress
+from shared.models import Job, JobTotals, ResultFileProgress, Status
 from tests.support.doubles.ledger_items import JOB, M2M, REASON, T
 from tests.support.doubles.visited_jobs import LINE
 
@@ -228,7 +228,9 @@ def test_smaller_segment_of_earlier_run_counts(visited, monkeypatch):
 
 
 def stuck(visited, *batches, **changes) -> Job:
-    return visited.hold(*batches, **{"total": 9, "claims": MAX_CLAIMS, "status_at": T, **changes})
+    return visited.hold(
+        *batches, **{"total": 9, "claims": MAX_CLAIMS, "status": Status(at=T), **changes}
+    )
 
 
 def test_given_up_job_has_lines_appended_so_far(visited, monkeypatch):

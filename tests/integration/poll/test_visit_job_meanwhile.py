@@ -14,7 +14,7 @@ from functions.poll import visit as module
 from functions.poll.visit import MIN_ANSWERED_RECORDS, STATUS_SECONDS
 from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
-from shared.models import MAX_JOB_SECONDS, CostLimit, JobControl, Sweep, SweepGoal
+from shared.models import MAX_JOB_SECONDS, CostLimit, JobControl, Status, Sweep, SweepGoal
 from tests.support.doubles.ledger_items import REASON, T
 from tests.support.doubles.visited_jobs import LINE
 
@@ -35,11 +35,11 @@ READ = {"state": JobState.SPLITTING, "lease_until": T + 45, "due_at": T + 45}
     ids=["after ten seconds", "sooner", "sooner, with an error"],
 )
 def test_status_of_job_being_read_is_told_every_ten_seconds(visited, told, error, is_told):
-    visited.hold((1, 0), status_at=T - told, error=error, **READ)
+    visited.hold((1, 0), status=Status(at=T - told), error=error, **READ)
 
     assert visited.visit()
 
-    assert (visited.job.status_at == T) is is_told
+    assert (visited.job.status.at == T) is is_told
     assert (visited.job.lease_until, visited.job.claims) == (T + 45, 0)
 
 
@@ -60,7 +60,7 @@ def test_status_told_by_another_run_is_not_told_again(visited, monkeypatch):
     job = visited.hold((1, 0), **READ)
 
     def another_tells(*_):
-        visited.change_job("status_at", T - 1)
+        visited.change_job("status", Status(at=T - 1))
         return job
 
     monkeypatch.setattr(module, "follow_job_control", another_tells)
@@ -68,7 +68,7 @@ def test_status_told_by_another_run_is_not_told_again(visited, monkeypatch):
     assert visited.visit()
 
     assert visited.files() == set()
-    assert visited.job.status_sha == ""
+    assert visited.job.status.sha == ""
 
 
 @pytest.mark.parametrize("error", [None, REASON])
@@ -90,7 +90,7 @@ def test_visit_says_that_another_run_holds_job(visited):
 
     That run may not have seen the batch that was finished last.
     """
-    visited.hold((1, 0), None, lease_until=T + 1, due_at=T + 1, status_at=T)
+    visited.hold((1, 0), None, lease_until=T + 1, due_at=T + 1, status=Status(at=T))
 
     assert visited.visit() is False
 
@@ -114,7 +114,7 @@ def test_job_that_another_run_failed_goes_on(visited, monkeypatch):
 
     assert visited.visit()
 
-    assert visited.job.status_at == T
+    assert visited.job.status.at == T
 
 
 # ── when the next one is ──────────────────────────────────────────────────────────────────────────
@@ -150,16 +150,16 @@ def test_job_is_visited_at_its_deadline(visited, deadline, due_at, work):
 )
 def test_job_with_limit_is_visited_soon_after_batch_is_final(visited, changes, due_at):
     """What the batch has cost may give others room."""
-    visited.hold((1, 0), None, due_at=T + 60, status_at=T - 1, **changes)
+    visited.hold((1, 0), None, due_at=T + 60, status=Status(at=T - 1), **changes)
 
     visited.visit()
 
-    assert (visited.job.due_at, visited.job.status_at) == (due_at, T - 1)
+    assert (visited.job.due_at, visited.job.status.at) == (due_at, T - 1)
 
 
 @pytest.mark.parametrize("due", [2, STATUS_SECONDS / 2], ids=["sooner", "at the same time"])
 def test_visit_that_is_soon_is_not_brought_forward(visited, due):
-    visited.hold((1, 0), None, due_at=T - 1 + due, status_at=T - 1, **LIMITED)
+    visited.hold((1, 0), None, due_at=T - 1 + due, status=Status(at=T - 1), **LIMITED)
     visited.ledger.bring_visit_forward = None
 
     assert visited.visit()
@@ -182,7 +182,7 @@ def test_given_up_job_without_all_files_keeps_what_was_staged(visited, monkeypat
         return real(invocation, job, kind)
 
     monkeypatch.setattr(end, "_write_file", fails)
-    visited.hold((1, 1), total=2, claims=MAX_CLAIMS, status_at=T)
+    visited.hold((1, 1), total=2, claims=MAX_CLAIMS, status=Status(at=T))
 
     visited.visit()
 

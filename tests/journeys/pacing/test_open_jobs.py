@@ -11,7 +11,7 @@ import functions.poll.schedule.tick
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import SplitPlan
 from shared.aws.attribute_values import attribute, attributes
-from shared.models import Batch, BatchState, DueKind, Job, Records, Submission, Upload
+from shared.models import Batch, BatchState, DueKind, Job, Records, Status, Submission, Upload
 from tests.support.aws import quick_dynamodb
 from tests.support.aws.resources import BUCKET
 
@@ -42,7 +42,7 @@ def put_idle(number):
         upload=upload,
         plan=plan,
         total=100_000,
-        status_at=now,
+        status=Status(at=now),
         **times,
     )
     put(job_id, "META", job, "v2#status")

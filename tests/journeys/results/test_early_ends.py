@@ -219,10 +219,10 @@ def test_visit_while_reading_keeps_lease_and_claims(start, monkeypatch):
 
     found = world.item()
     assert {name for name in found if found[name] != seen.get(name)} <= {
-        *("status_at", "status_succeeded", "status_failed", "status_sha", "seen_accepted")
+        *("status", "seen_accepted")
     }
     assert world.status()["counts"]["succeeded"] == 1
-    assert float(found["status_at"]["N"]) == pytest.approx(world.now(), abs=60)
+    assert float(found["status"]["M"]["at"]["N"]) == pytest.approx(world.now(), abs=60)
 
 
 # ── at once ───────────────────────────────────────────────────────────────────────────────────────

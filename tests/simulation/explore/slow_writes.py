@@ -222,7 +222,7 @@ def lease_refused(world: World) -> list[Dropped]:
         seconds=2.0,
         fails=True,
     )
-    Slow(world, "META", "#unchanged_visits", seconds=5.0)
+    Slow(world, "META", "#status = :to_status", seconds=5.0)
     message = f'{{"do":"visit","job_id":"{dropped.upload.job_id}"}}'
     for delay in (0.0, 0.5):
         world.sqs.put("VisitQueue", message, delay)
@@ -334,7 +334,7 @@ SLOW_WORLDS = (
     SmallWorld("read twice", read_twice),
     SmallWorld(
         "visited twice",
-        partial(visited_twice, words=("#unchanged_visits",), then=8.0),
+        partial(visited_twice, words=("#status = :to_status",), then=8.0),
         (Fault(kind="stuck", seconds=600),),
     ),
     SmallWorld("ended twice", partial(visited_twice, words=("#completed_at = :to_completed_at",))),

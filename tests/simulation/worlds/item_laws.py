@@ -38,15 +38,10 @@ TIMES = frozenset(
             "paused",
             "held",
             "lease_until",
-            "status_at",
-            "status_sha",
-            "fraction",
-            "unchanged_visits",
+            "status",
         ),
         *(
-            "status_succeeded",
-            "status_failed",
-            "bytes_read",
+            "reading",
             "calls_fail_since",
             "watched_from",
             "watched_until",
@@ -260,7 +255,7 @@ class ItemLaws:
                 self.laws.broken(
                     "what a job knows stays", f"{key}: {name} {old[name]}, {new.get(name)}"
                 )
-        if old and number(new, "fraction") < number(old, "fraction"):
+        if old and _fraction(new) < _fraction(old):
             self.laws.broken("fraction_done never falls", f"{key}")
         if old and _lines(new) < _lines(old):
             self.laws.broken("a result file never shrinks", f"{key}")
@@ -487,6 +482,10 @@ class ItemLaws:
             )
         if number(self.seen.get(life, {}).get((CONTROL_PK, name)), "hold_until") > now:
             self.laws.broken("no token is taken while calls have to wait", f"{life.name}")
+
+
+def _fraction(job: Wire) -> float:
+    return number(job.get("status", {}).get("M", {}), "fraction")
 
 
 def _lines(job: Wire) -> float:

@@ -194,13 +194,13 @@ class Fake:
         error: ErrorDetail | None,
         due_at: float,
         *,
-        read_to_end: bool,
+        to_end: bool,
         has_endings: bool,
     ) -> Job:
         """The upload is read, as far as it is used."""
 
         def effect() -> Job:
-            self.given["end"] = (total, error, read_to_end)
+            self.given["end"] = (total, error, to_end)
             self.given["has_endings"] = has_endings
             self.job = replace(self.job, state=JobState.IN_PROGRESS, total=total, error=error)
             return self.job

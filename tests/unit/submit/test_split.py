@@ -18,6 +18,7 @@ from dropbatch.core.read.index import RecordEntry, build_body, index_of
 from functions.submit import create_batches, turn
 from functions.submit import stage_batches as staging
 from shared.errors import StorageError
+from shared.models import Status
 from shared.pacing.budget import Free
 from shared.staged_batch import StagedInfo, encode_index
 from tests.support.doubles.splitting import RECORDS, SIZES, UPLOAD, Fake, place
@@ -284,7 +285,7 @@ def test_status_is_written_every_ten_seconds(monkeypatch, packing):
     fake = Fake()
     fake.job = replace(fake.job, plan=replace(fake.job.plan, packing=packing))
     fake.job = replace(
-        fake.job, upload=replace(fake.job.upload, size=len(content)), status_succeeded=3
+        fake.job, upload=replace(fake.job.upload, size=len(content)), status=Status(succeeded=3)
     )
     fake.read_version = lambda key, version, etag, start, length: content[start : start + length]
     create = fake.create_batch

@@ -14,6 +14,7 @@ from dropbatch.core.read import cut
 from functions.submit import split, stream, turn
 from shared.errors import StorageError
 from shared.invocation import Invocation
+from shared.models import Reading
 from tests.support.doubles.splitting import RECORDS, Fake
 
 BLANK = 4_000
@@ -67,7 +68,7 @@ def check_whole(fake):
 def test_turn_ends_and_resumes_among_blank_lines(blank):
     turns = reads = 0
     while blank.job.state is JobState.SPLITTING:
-        before, begun = blank.job.blank_until, blank.clock
+        before, begun = blank.job.reading.blank_until, blank.clock
         blank.reads.clear()
         assert blank.run()
         turns += 1
@@ -92,8 +93,8 @@ def test_lease_is_renewed_among_blank_lines(blank):
     times = [at for at, _ in renewed]
     assert len(times) > 1
     assert max(later - earlier for earlier, later in pairwise(times)) < split.LEASE_RENEWAL_SECONDS
-    assert blank.job.blank_until.record == len(FEW)
-    assert blank.job.blank_until.offset > blank.batches["00000002"].end.offset
+    assert blank.job.reading.blank_until.record == len(FEW)
+    assert blank.job.reading.blank_until.offset > blank.batches["00000002"].end.offset
 
 
 @pytest.mark.parametrize("mode", ["before", "after", "lost"])
@@ -133,7 +134,7 @@ def test_place_counts_only_after_batch_it_follows(blank, until, begins):
     for number in list(blank.batches)[1:]:
         del blank.batches[number], blank.objects[f"staging/job/{number}/request"]
     assert blank.batches["00000000"].end.offset == 21
-    blank.job = replace(blank.job, blank_until=until)
+    blank.job = replace(blank.job, reading=Reading(blank_until=until))
 
     blank.run()
 

@@ -16,6 +16,7 @@ from functions.submit import turn as module
 from functions.submit.turn import Turn, TurnOverError
 from shared.errors import StorageError
 from shared.invocation import Invocation
+from shared.models import Reading
 from tests.support.doubles.splitting import SIZES, UPLOAD, Fake, place
 
 NOW = 1_000.0
@@ -236,9 +237,8 @@ def test_lease_is_renewed_after_first_batch():
     assert fake.given["move"] == {
         **dict.fromkeys(["lease_until", "due_at"], NOW + 45),
         "claims": 0,
-        "bytes_read": len(UPLOAD),
-        "blank_until": place(1),
-        "denied": None,
+        "reading": Reading(len(UPLOAD), place(1)),
+        "wait": None,
     }
 
 
@@ -258,11 +258,11 @@ def test_lease_is_renewed_every_five_seconds(takes, renewals):
 @pytest.mark.parametrize(("known", "told"), [(0, len(UPLOAD)), (10_000, 10_000)])
 def test_progress_never_decreases(known, told):
     fake = Fake()
-    fake.job = replace(fake.job, bytes_read=known)
+    fake.job = replace(fake.job, reading=Reading(known))
 
     assert fake.run()
 
-    assert fake.given["move"]["bytes_read"] == told
+    assert fake.given["move"]["reading"].bytes_read == told
 
 
 def test_run_stops_after_losing_lease(monkeypatch):

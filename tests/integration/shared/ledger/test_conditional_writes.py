@@ -15,6 +15,7 @@ from shared.models import (
     Job,
     JobControl,
     ResultFileProgress,
+    Status,
     Submission,
     Wait,
 )
@@ -50,7 +51,7 @@ CHANGED: dict[str, object] = {
     "pieces": 2,
     "completed_at": T,
     "lease_until": T + 100,
-    "status_at": T + 100,
+    "status": Status(at=T + 100),
     "output": ResultFileProgress("other"),
     "control": JobControl("other", cancelled="cancel"),
 }
@@ -128,8 +129,8 @@ TRANSITIONS = {
     ),
     "note_status": (
         JOB,
-        lambda at, seen: at.note_status(seen, T + 9, {"unchanged_visits": 1}),
-        ("state", "status_at"),
+        lambda at, seen: at.note_status(seen, Status(at=T + 9), {}),
+        ("state", "status"),
     ),
     "note_appended": (
         replace(JOB, state=JobState.IN_PROGRESS),

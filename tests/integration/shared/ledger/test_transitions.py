@@ -15,6 +15,7 @@ from shared.models import (
     Isolation,
     JobControl,
     ResultFileProgress,
+    Status,
     Submission,
     Wait,
 )
@@ -300,8 +301,8 @@ WRITES = {
     ),
     "release_job": (
         replace(JOB, claims=2, lease_until=T + 90),
-        lambda at, seen: at.release_job(seen, T + 9, unchanged_visits=1),
-        {"lease_until": 0.0, "due_at": T + 9, "claims": 0, "unchanged_visits": 1},
+        lambda at, seen: at.release_job(seen, T + 9, status=Status(unchanged=1)),
+        {"lease_until": 0.0, "due_at": T + 9, "claims": 0, "status": {"unchanged": 1}},
     ),
     "release_job to a visit that will not move it on": (
         replace(JOB, lease_until=T + 90),
@@ -340,19 +341,19 @@ WRITES = {
     ),
     "end_split with an error": (
         replace(JOB, lease_until=T + 90),
-        lambda at, seen: at.end_split(seen, 7, REASON, T, read_to_end=False),
-        {"state": "in_progress", "total": 7, "read_to_end": False, "lease_until": 0.0}
+        lambda at, seen: at.end_split(seen, 7, REASON, T, to_end=False),
+        {"state": "in_progress", "total": 7, "reading": {"to_end": False}, "lease_until": 0.0}
         | {"error": plain(attribute(REASON))},
     ),
     "end_split with a second error": (
         replace(JOB, error=replace(REASON, message="the first"), lease_until=T + 90),
-        lambda at, seen: at.end_split(seen, 7, REASON, T, read_to_end=False),
-        {"state": "in_progress", "total": 7, "read_to_end": False, "lease_until": 0.0},
+        lambda at, seen: at.end_split(seen, 7, REASON, T, to_end=False),
+        {"state": "in_progress", "total": 7, "reading": {"to_end": False}, "lease_until": 0.0},
     ),
     "end_split after batches that are never submitted": (
         JOB,
         lambda at, seen: at.end_split(seen, 7, None, T, has_endings=True),
-        {"state": "in_progress", "total": 7, "has_endings": True},
+        {"state": "in_progress", "total": 7, "reading": {"has_endings": True}},
     ),
     "fail_job": (
         JOB,
@@ -366,8 +367,8 @@ WRITES = {
     ),
     "note_status": (
         replace(JOB, lease_until=T + 40, claims=3),
-        lambda at, seen: at.note_status(seen, T + 9, {"status_failed": 2}),
-        {"status_at": T + 9, "status_failed": 2},
+        lambda at, seen: at.note_status(seen, Status(at=T + 9, failed=2), {}),
+        {"status": {"at": T + 9, "failed": 2}},
     ),
     "note_appended while it is split": (
         replace(JOB, lease_until=T + 40, claims=3),

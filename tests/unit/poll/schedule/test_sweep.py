@@ -20,6 +20,7 @@ from shared.models import (
     PAST_DEADLINE,
     BatchState,
     JobControl,
+    Reading,
     Submission,
     SweepGoal,
 )
@@ -359,7 +360,14 @@ def test_ending_job_ends_unaccepted_batches(ledger, why, batch, cancelled, cance
 
 @pytest.mark.parametrize(
     "changes",
-    [PAUSED, RESUMED, CANCELLED_JOB, CANCELLED_JOB_NOW, {"error": REASON}, {"has_endings": True}],
+    [
+        PAUSED,
+        RESUMED,
+        CANCELLED_JOB,
+        CANCELLED_JOB_NOW,
+        {"error": REASON},
+        {"reading": Reading(has_endings=True)},
+    ],
 )
 @pytest.mark.parametrize(
     ("batch", "is_ended"),
@@ -378,7 +386,7 @@ def test_sweep_finishes_decided_batch(ledger, changes, batch, is_ended):
 
 
 def test_sweep_for_requestless_batches_is_selective(ledger):
-    swept(ledger, {"has_endings": True}, READY, HELD, QUEUED, SPLIT, SUBMITTING)
+    swept(ledger, {"reading": Reading(has_endings=True)}, READY, HELD, QUEUED, SPLIT, SUBMITTING)
 
     assert ledger.done == []
 

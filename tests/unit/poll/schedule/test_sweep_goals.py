@@ -12,7 +12,7 @@ import functions.poll.sweep
 from dropbatch.core.names import JobState
 from functions.poll.sweep import PASSES, current_sweep, next_sweep, sweep
 from shared.invocation import Invocation
-from shared.models import BatchState, JobControl, Sweep, SweepGoal
+from shared.models import BatchState, JobControl, Reading, Sweep, SweepGoal
 from tests.support.doubles.ledger_items import JOB, READY, REASON, T
 from tests.support.doubles.swept_jobs import (
     CANCELLED_JOB,
@@ -41,8 +41,8 @@ from tests.support.doubles.swept_jobs import (
         ({"error": REASON, **PAUSED}, SweepGoal.END, 0),
         (CANCELLED_JOB_NOW, SweepGoal.END_ALL, 0),
         ({"error": REASON, **CANCELLED_JOB_NOW}, SweepGoal.END_ALL, 0),
-        ({"has_endings": True}, SweepGoal.FINISH, 0),
-        ({"has_endings": True, **PAUSED}, SweepGoal.HOLD, T - 9),
+        ({"reading": Reading(has_endings=True)}, SweepGoal.FINISH, 0),
+        ({"reading": Reading(has_endings=True), **PAUSED}, SweepGoal.HOLD, T - 9),
     ],
 )
 def test_jobs_state_asks_for_sweep(changes, goal, since):

@@ -6,7 +6,7 @@ import pytest
 
 from shared import retry
 from shared.aws.attribute_values import plain
-from shared.models import Wait
+from shared.models import NEVER, Wait
 from shared.pacing.breaker import (
     HELD,
     PROBE_SECONDS,
@@ -259,4 +259,4 @@ def test_only_a_spent_quota_and_a_model_say_when_they_end():
         for reason in PauseReason
     }
     assert (shown.pop(QUOTA), shown.pop(WAITS)) == (NOW + 9, NOW + 5)
-    assert set(shown.values()) == {float("inf")}
+    assert set(shown.values()) == {NEVER}

@@ -34,17 +34,25 @@ EACH = 1_000_000
 SENT = replace(
     BATCH, records=replace(BATCH.records, body_size=4_000, requests=10, sendable=10, estimate=EACH)
 )
-ONCE, TWICE = (Submission("a", 1, T),), (Submission("a", 1, T), Submission("b", 2, T))
+ONCE = {"submission": Submission("a", 1, T)}
+TWICE = {"submission": Submission("b", 2, T), "given_up": 1}
 LATE = ErrorDetail("expired", "late")
 ANSWERED = replace(
     SENT,
     state=BatchState.DONE,
-    submissions=ONCE,
+    **ONCE,
     part=Part("key", 1, 0, 0, 0, 10, 0, Usage(prompt_tokens=500, completion_tokens=500)),
 )
 """Costs 342,000 billionths."""
 COST = 1_000 * PRICE
-WAITING = replace(SENT, state=BatchState.READY, number="00000009", estimated_before=EACH)
+
+
+def after(batch, estimate):
+    """A batch behind others of this estimate."""
+    return replace(batch, records=replace(batch.records, estimated_before=estimate))
+
+
+WAITING = after(replace(SENT, state=BatchState.READY, number="00000009"), EACH)
 
 
 MANY = JobTotals(
@@ -72,12 +80,12 @@ def rooms(*batches):
 
 def test_half_of_limit_is_room_before_anything_is_known():
     assert first_limit(1_000) == CostLimit(1_000, 500)
-    assert found(replace(SENT, submissions=ONCE), limit=1_000).room == 500
+    assert found(replace(SENT, **ONCE), limit=1_000).room == 500
 
 
 @pytest.mark.parametrize(("limit", "is_reached"), [(EACH, False), (EACH - 1, True)])
 def test_one_batch_may_use_all_of_the_limit_while_nothing_is_known(limit, is_reached):
-    first = replace(WAITING, estimated_before=0)
+    first = after(WAITING, 0)
 
     assert found(first, limit=limit).is_reached == is_reached
 
@@ -105,31 +113,32 @@ def test_records_that_cannot_be_sent_tell_nothing_of_cost():
     """Nine of ten records have no estimate, so what was answered is all that was estimated."""
     part = replace(ANSWERED.part, failed=90)
 
-    assert found(replace(ANSWERED, requests=100, part=part)) == found(ANSWERED)
+    records = replace(ANSWERED.records, requests=100)
+    assert found(replace(ANSWERED, records=records, part=part)) == found(ANSWERED)
 
 
 @pytest.mark.parametrize(
     "again",
     [
-        replace(SENT, submissions=TWICE),
+        replace(SENT, **TWICE),
         replace(SENT, state=BatchState.READY, unknowable=2),
     ],
 )
 def test_batch_that_is_sent_again_counts_once_more(again):
-    once = replace(again, submissions=ONCE, unknowable=0)
+    once = replace(again, **ONCE, given_up=0, unknowable=0)
 
     assert rooms(again) < rooms(once)
 
 
 def test_what_is_sent_again_ends_no_job():
-    again = replace(SENT, submissions=TWICE)
+    again = replace(SENT, **TWICE)
 
     assert found(again, limit=900_000) == CostLimit(900_000, 0)
 
 
 def test_batch_that_was_accepted_and_divided_is_spent():
     divided = replace(
-        SENT, state=BatchState.DIVIDED, submissions=ONCE, cause="3030", isolating=LATE, pieces=2
+        SENT, state=BatchState.DIVIDED, **ONCE, cause="3030", isolating=LATE, pieces=2
     )
 
     assert rooms(divided) < rooms()
@@ -137,7 +146,7 @@ def test_batch_that_was_accepted_and_divided_is_spent():
 
 def test_limit_is_reached_only_when_no_answer_is_outstanding():
     """The first batch waits again; the other's answer may give it room."""
-    sent = replace(SENT, number="00000001", submissions=ONCE)
+    sent = replace(SENT, number="00000001", **ONCE)
     ended = replace(WAITING, ending=LATE)
 
     assert found(WAITING, limit=900_000).is_reached
@@ -147,12 +156,12 @@ def test_limit_is_reached_only_when_no_answer_is_outstanding():
 
 
 def test_batches_are_due_that_have_room_only_now():
-    batches = [replace(WAITING, number=str(n), estimated_before=n * EACH) for n in range(5)]
+    batches = [after(replace(WAITING, number=str(n)), n * EACH) for n in range(5)]
     ended = replace(batches[2], ending=LATE)
-    before, after = (replace(JOB, cost=CostLimit(9, room)) for room in (2 * EACH, 4 * EACH))
+    less, more = (replace(JOB, cost=CostLimit(9, room)) for room in (2 * EACH, 4 * EACH))
 
-    assert with_room(before, after, [*batches, ended]) == batches[2:4]
-    assert with_room(after, before, batches) == []
+    assert with_room(less, more, [*batches, ended]) == batches[2:4]
+    assert with_room(more, less, batches) == []
     assert with_room(JOB, JOB, batches) == []
 
 
@@ -168,27 +177,27 @@ def part(**usage):
     [
         ({}, {"prompt_tokens": 5}, Unmetered(0, 0, 0)),
         ({}, {}, Unmetered(4_000, 10, 0)),
-        ({"submissions": ()}, {}, Unmetered(0, 0, 0)),
+        ({"submission": None}, {}, Unmetered(0, 0, 0)),
         ({"ending": LATE}, {}, Unmetered(4_000, 10, 1)),
-        ({"ending": LATE, "submissions": TWICE}, {}, Unmetered(8_000, 20, 2)),
-        ({"submissions": TWICE}, {"prompt_tokens": 5}, Unmetered(4_000, 10, 1)),
-        ({"submissions": TWICE}, {}, Unmetered(8_000, 20, 1)),
+        ({"ending": LATE, **TWICE}, {}, Unmetered(8_000, 20, 2)),
+        (TWICE, {"prompt_tokens": 5}, Unmetered(4_000, 10, 1)),
+        (TWICE, {}, Unmetered(8_000, 20, 1)),
         ({"ending": LATE, "cause": "3030"}, {}, Unmetered(4_000, 10, 0)),
         ({"ending": LATE}, {"prompt_tokens": 5}, Unmetered(4_000, 10, 1)),
     ],
 )
 def test_accepted_work_without_tokens_is_counted(changes, usage, added):
-    batch = replace(SENT, **{"submissions": ONCE, "part": part(**usage), **changes})
+    batch = replace(SENT, **{**ONCE, "part": part(**usage), **changes})
 
     assert unmetered(batch) == added
 
 
 def test_submits_of_a_divided_batch_are_counted():
     """The first was not collected, and the second failed as a whole."""
-    divided = replace(SENT, state=BatchState.DIVIDED, submissions=TWICE, cause="3030")
+    divided = replace(SENT, state=BatchState.DIVIDED, **TWICE, cause="3030")
 
     assert counted(JobTotals(), divided) == JobTotals(
-        unmetered_size=8_000, unmetered_records=20, uncollected=1
+        unmetered_size=8_000, unmetered_records=20, uncollected=1, given_up=1
     )
 
 
