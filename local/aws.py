@@ -64,7 +64,7 @@ LOCAL_ACCOUNT = "0123456789abcdef0123456789abcdef"
 
 BUILD_SOURCES = (
     *("functions", "shared", "dropbatch/__init__.py", "dropbatch/core"),
-    *("Makefile", "requirements/functions.txt", "samconfig.toml", "template.yaml"),
+    *("tools/pack.py", "requirements/functions.txt", "samconfig.toml", "template.yaml"),
 )
 """A change in one of these triggers a new build."""
 SERVICES = {

@@ -139,10 +139,16 @@ def write_zip(folder: Path, archive: Path) -> None:
                 made.writestr(entry, path.read_bytes())
 
 
-def _make(*arguments: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    environment |= {"PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": "315532800"}
-    command = ["make", "--no-print-directory", *arguments]
+def write_sbom(file: Path) -> None:
+    """Write the functions' bill of materials (CycloneDX)."""
+    lock = ("--pyproject", "pyproject.toml", "requirements/functions.txt")
+    options = ("requirements", "--output-reproducible", "--output-file", str(file))
+    _run(sys.executable, "-W", "ignore", "-m", "cyclonedx_py", *options, *lock)
+
+
+def _run(*command: str, **more: str) -> None:
+    always = {"PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": "315532800"}
+    environment = {**os.environ, **always, **more}
     if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
         raise ReleaseError(f"`{' '.join(command)}` failed.")
 
@@ -166,9 +172,9 @@ def build_release(build: str, architecture: str, folder: Path) -> None:
         raise ReleaseError(f"{folder} is not empty.")
     with tempfile.TemporaryDirectory() as packed:
         # One rule builds both functions, so one zip is enough for both.
-        _make("build-SubmitFunction", f"ARTIFACTS_DIR={packed}", f"DROPBATCH_BUILD={build}")
+        _run(sys.executable, "tools/pack.py", ARTIFACTS_DIR=packed, DROPBATCH_BUILD=build)
         write_zip(Path(packed), folder / archive)
-    _make("sbom", f"SBOM={folder / 'sbom.json'}")
+    write_sbom(folder / "sbom.json")
     texts = {
         "template.yaml": release_template(TEMPLATE.read_text("utf-8"), archive, architecture),
         "samconfig.toml": SAMCONFIG,

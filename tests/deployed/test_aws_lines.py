@@ -20,7 +20,7 @@ from tests.support.shipped import ROOT
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(900)]
 
 HOME = aws.Home(aws.ROOT / ".local/test-aws-lines")
-COMMANDS = aws.ROOT / ".local/awscli/bin"
+COMMANDS = aws.ROOT / ".local/aws/bin"
 BGE = "@cf/baai/bge-small-en-v1.5"
 BAD = f"{BGE}/reviews/july.jsonl"
 """A job with a record that fails, and so with a retry file.

@@ -65,7 +65,7 @@ def wait(ai, batch):
 
 def test_litellm_runs_its_batches(stack):
     with served() as (_, url):
-        assert vendors.run("vendors", "litellm_serves.py", url, LLAMA) == {
+        assert vendors.run("litellm_serves.py", url, LLAMA, python=vendors.VENDORS) == {
             "completed": 3,
             "listed": 1,
             "tokens": True,

@@ -147,7 +147,7 @@ def test_notebook_shows_one_line_that_changes(running, monkeypatch):
     An interrupted wait leaves the job, which is then waited for again.
     """
     monkeypatch.setenv("DROPBATCH_LOCAL", str(HOME.stack_file))
-    cells = vendors.run("vendors", "notebook_runs.py")
+    cells = vendors.run("notebook_runs.py", python=vendors.VENDORS)
 
     waited, frame, interrupted, again = (
         cells[name] for name in ("wait", "frame", "interrupt", "again")

@@ -197,7 +197,7 @@ def _outcome(mutant: Mutant, status: int) -> str:
     if code in {pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED}:
         raise SystemExit(
             f"The tests of {mutant.name} could not be run; is the coverage of "
-            "this tree? `make coverage`"
+            "this tree? `make mutants`"
         )
     return "survived" if code == pytest.ExitCode.OK else "noticed"
 

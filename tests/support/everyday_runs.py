@@ -1,4 +1,4 @@
-"""A pytest plugin for `make coverage`: records how long each test took, beside the coverage."""
+"""A pytest plugin for `make mutants`: records how long each test took, beside the coverage."""
 
 from __future__ import annotations
 

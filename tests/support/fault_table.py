@@ -38,7 +38,7 @@ class Note:
 
     Attributes:
         fault: what was injected, and how often if by chance: `S3 503 SlowDown, 10 %`.
-        where: `moto`, `stack` or `soak`.
+        where: `moto` or `stack`.
         injected: number of faults.
         jobs: jobs, all verified at their end.
         records: records in those jobs, each compared with its expected line.

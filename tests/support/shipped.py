@@ -1,6 +1,6 @@
 """The modules in the Lambda artifact.
 
-Both functions, what they share, and the library's core (`make build`).
+Both functions, what they share, and the library's core (`tools/pack.py`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""Scripts of tests/vendors, which run in environments of their own.
-
-Those that `make test-slow` installs.
-"""
+"""Scripts of tests/vendors; those of the vendors' packages run in an environment of their own."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -15,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ROOT = Path(__file__).parents[2]
+VENDORS = ROOT / ".local/vendors/bin/python"
 
 
-def run(environment: str, script: str, *arguments: Path | str) -> dict[str, Any]:
+def run(script: str, *arguments: Path | str, python: str | Path = sys.executable) -> dict[str, Any]:
     """What a script printed."""
-    python = ROOT / ".local" / environment / "bin/python"
     command: list[str | Path] = [
         python,
         "-W",
@@ -38,4 +36,4 @@ def vendors_read(format_: str, lines: Iterable[object]) -> dict[str, int]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "lines.json"
         path.write_text(json.dumps([[format_, line] for line in lines]), "utf-8")
-        return run("vendors", "vendors_types.py", path)
+        return run("vendors_types.py", path, python=VENDORS)

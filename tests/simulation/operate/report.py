@@ -199,7 +199,7 @@ def publish(name: str, report: Report) -> bool:
         "# The simulated world in operation",
         "",
         (
-            "Written by `make operate`; do not edit. The real functions run whole, on "
+            "Written by `make simulate`; do not edit. The real functions run whole, on "
             "simulated AWS and a simulated API,"
         ),
         "on one simulated clock ([CONTRIBUTING.md](../CONTRIBUTING.md)). The laws of",

@@ -2,7 +2,7 @@
 
 moto has the tables themselves, which begin and end with its mock, but none of their items. The
 simulated table is compared with moto and with DynamoDB Local, call by call:
-`tests/simulation/services`, `tests/other_aws`.
+`tests/simulation/services`.
 """
 
 from __future__ import annotations

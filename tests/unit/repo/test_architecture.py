@@ -290,6 +290,8 @@ def test_every_verb_of_makefile_has_its_rule():
     (verbs,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     rules = re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE)
     assert sorted(verbs.split()) == sorted(rules)
+    assert len(rules) <= 22
+    assert len(makefile.splitlines()) <= 140
 
 
 def test_only_handlers_know_the_composition_root():

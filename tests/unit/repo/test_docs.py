@@ -14,6 +14,7 @@ from dropbatch.core.options import OPTIONS
 from local.template import template
 from shared.pacing.waits import IMPORTANCE
 from tests.support.shipped import ROOT, SHIPPED
+from tools import docs
 from tools.plan import dollars
 
 PAGES = sorted(
@@ -207,23 +208,10 @@ def test_page_says_first_what_it_is_for(page):
     assert re.match(r"[A-Z`]", first), f"after its title {page.name} begins with {first[:40]!r}"
 
 
-def test_parameters_page_matches_template():
-    parameters = template()["Parameters"]
-    rows = table(ROOT / "docs" / "configuration.md", "parameters")
-
-    assert sorted(row[0].strip("`") for row in rows) == sorted(parameters)
-    for name, default, meaning in ((row[0].strip("`"), row[1].strip("`"), row[2]) for row in rows):
-        shown = {"none": None, "empty": ""}.get(default, default)
-        given = parameters[name].get("Default")
-        assert shown == (given if given is None else str(given)), name
-        for bound in ("MinValue", "MaxValue"):
-            value = parameters[name].get(bound)
-            if value is not None and "keeps them" not in meaning:
-                assert f"{value:,}" in meaning, f"{name}: {bound}"
-        assert all(
-            f"`{value}`" in meaning or value in {"yes", "no"}
-            for value in parameters[name].get("AllowedValues", ())
-        )
+@pytest.mark.parametrize("name", docs.TABLES)
+def test_tables_of_pages_are_those_of_the_code(name):
+    """`make docs` writes them."""
+    assert docs.page(name) == (ROOT / "docs" / name).read_text("utf-8")
 
 
 def test_cost_of_idle_stack_counts_alarms_of_template():

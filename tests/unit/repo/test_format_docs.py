@@ -8,8 +8,6 @@ from dropbatch.core.formats.base import BatchFacts, Outcome
 from dropbatch.core.formats.table import FORMATS, Form, file_names, reader_of, writer_of
 from dropbatch.core.read.rows import read_rows
 from tests.support.converted import target_of
-from tools.member_table import PAGE as WRITTEN
-from tools.member_table import page
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats.md").read_text("utf-8")
 MODEL = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
@@ -75,8 +73,3 @@ def test_tables_examples_are_real():
         for id_, (row, text) in enumerate(zip(rows, ["Good day, harbour.", "1 2 3"], strict=True))
     ]
     assert file_names(form, "inbox/a.csv").output_opening + b"".join(lines) == output
-
-
-def test_tables_of_members_are_those_of_code():
-    """`python -m tools.member_table` writes them."""
-    assert page(PAGE) == PAGE == WRITTEN.read_text("utf-8")

@@ -16,7 +16,6 @@ from packaging.version import Version
 from tests.support.shipped import ROOT
 
 LOCKS = ("functions", "dev", "local", "sam", "vendors")
-"""Those that people of every machine install."""
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = list(itertools.product(("linux", "darwin"), ("x86_64", "arm64"), PYTHONS))
 NAMES = [f"{system}-{processor}-{python}" for system, processor, python in MACHINES]
@@ -90,10 +89,10 @@ def test_deploy_environment_is_small():
     assert not {"pytest", "moto", "mypy", "ruff", "numpy", "wordllama"} & there.keys()
 
 
-def test_build_and_deploy_need_no_other_environment():
+def test_deploy_needs_no_other_environment():
     makefile = (ROOT / "Makefile").read_text()
 
-    for verb in ("build", "deploy", "destroy"):
+    for verb in ("deploy", "destroy"):
         assert re.search(rf"^{verb}: \.local/sam/\.stamp ##", makefile, re.MULTILINE)
     assert re.search(r"^\.local/sam/\.stamp: requirements/sam\.txt$", makefile, re.MULTILINE)
 

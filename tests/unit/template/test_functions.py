@@ -7,7 +7,8 @@ from functions.poll.schedule.due_items import THREADS
 from functions.poll.schedule.due_polls import BATCHES_PER_MESSAGE
 from shared.settings import ENVIRONMENT
 from shared.spool import MAX_REPLY_BYTES
-from tests.support.aws.translated_template import ROOT, resolved, target
+from tests.support.aws.translated_template import resolved, target
+from tools import pack
 
 POWERTOOLS = {
     "POWERTOOLS_SERVICE_NAME",
@@ -43,14 +44,10 @@ def test_no_token_is_in_environment(of_type):
         }
 
 
-def test_functions_are_what_makefile_packs_for(template, of_type, source):
-    makefile = (ROOT / "Makefile").read_text()
-    python = re.search(r"^LAMBDA_PYTHON := (.+)$", makefile, re.MULTILINE)[1]
-    processor = re.search(r"^DROPBATCH_BUILD \?= (.+)$", makefile, re.MULTILINE)[1]
-
-    assert source["Parameters"]["Architecture"]["Default"] == processor
+def test_functions_are_what_is_packed(template, of_type, source):
+    assert set(source["Parameters"]["Architecture"]["AllowedValues"]) == set(pack.PROCESSORS)
     for name, function in of_type("AWS::Lambda::Function").items():
-        assert function["Runtime"] == f"python{python}"
+        assert function["Runtime"] == f"python{pack.LAMBDA_PYTHON}"
         assert function["Architectures"] == [{"Ref": "Architecture"}]
         assert template["Resources"][name]["Metadata"]["BuildMethod"] == "makefile"
         room = name.removesuffix("Function").lower()

@@ -63,7 +63,7 @@ def test_duckdb_reads_jobs_and_answers(reviews, tmp_path):
         ),
     ):
         (tmp_path / "query.sql").write_text(views + query)
-        found.append(vendors.run("readers", "duckdb_runs.py", tmp_path / "query.sql")["rows"])
+        found.append(vendors.run("duckdb_runs.py", tmp_path / "query.sql")["rows"])
 
     assert found[0] == [["inbox/reviews/a.jsonl", 3, 2], ["inbox/reviews/b/c.jsonl", 4, 1]]
     assert found[1] == [

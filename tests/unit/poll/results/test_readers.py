@@ -161,7 +161,7 @@ def test_duckdb_and_jq_read_every_file(tmp_path):
                 whole if is_table else [json.loads(line) for line in content.split(b"\n") if line]
             )
 
-    found = vendors.run("readers", "readers_read.py", tmp_path)
+    found = vendors.run("readers_read.py", tmp_path)
 
     assert found.keys() == expected.keys()
     for name, readers in found.items():

@@ -15,7 +15,7 @@ from openai.types import Completion, CreateEmbeddingResponse
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-from tests.support.vendors import run
+from tests.support.vendors import VENDORS, run
 
 FILES = Path(__file__).parents[4] / "files"
 EXPECTED = json.loads((FILES / "foreign/expected.json").read_text("utf-8"))
@@ -49,7 +49,7 @@ def test_openai_package_reads_each_body():
 
 @pytest.mark.slow
 def test_vendors_types_and_litellm_read_results():
-    read = run("vendors", "vendors_types.py", FILES, FILES / "foreign/expected.json")
+    read = run("vendors_types.py", FILES, FILES / "foreign/expected.json", python=VENDORS)
 
     requests = Counter(
         path.stem.partition("-")[0]

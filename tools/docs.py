@@ -1,12 +1,10 @@
-"""`python -m tools.member_table`.
-
-Writes the tables of members in docs/formats.md, from those that the code uses.
-"""
+"""`make docs`: writes the tables of the documents that are made from the code and the template."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dropbatch.core.formats.conversion.members import (
     LEFT_OUT,
@@ -19,14 +17,14 @@ from dropbatch.core.formats.conversion.members import (
 )
 from dropbatch.core.models import catalog, find_model
 from dropbatch.core.requests import content, schema_named
+from local.template import template
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dropbatch.core.requests import Limits
 
-PAGE = Path(__file__).parents[1] / "docs" / "formats.md"
-BEGIN, END = "<!-- members: python -m tools.member_table -->\n", "<!-- end of members -->\n"
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 def _named(names: Iterable[str]) -> str:
@@ -103,12 +101,42 @@ def _range(limits: Limits | None) -> str:
     return f"{limits.least} to {limits.most}"
 
 
-def page(text: str) -> str:
-    """The page with its tables written anew."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{fates()}\n{ranges()}\n{efforts()}\n{END}{after}"
+def members() -> str:
+    """What becomes of the members of other vendors' records."""
+    return f"{fates()}\n{ranges()}\n{efforts()}"
+
+
+def parameters() -> str:
+    """The template's parameters."""
+    rows = ["| parameter | default | meaning |", "| --- | --- | --- |"]
+    for name, about in template()["Parameters"].items():
+        default = about.get("Default")
+        shown = "none" if default is None else f"`{default}`" if default != "" else "empty"
+        meaning = PAGE_NAME.sub(r"([\1](\1))", about["Description"].strip())
+        rows.append(f"| `{name}` | {shown} | {meaning}{_bounds(about)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _bounds(about: dict[str, Any]) -> str:
+    if "MaxValue" in about:
+        return f" {about['MinValue']:,} to {about['MaxValue']:,}."
+    allowed = about.get("AllowedValues")
+    return f" One of {', '.join(f'`{one}`' for one in allowed)}." if allowed else ""
+
+
+PAGE_NAME = re.compile(r"\(docs/([a-z-]+\.md)\)")
+TABLES = {"formats.md": ("members", members), "configuration.md": ("parameters", parameters)}
+"""Each page's marker, and what stands between it and its end."""
+
+
+def page(name: str) -> str:
+    """A page with its table written anew."""
+    marker, made = TABLES[name]
+    begin, end = f"<!-- {marker} -->\n", f"<!-- end of {marker} -->\n"
+    before, _, rest = (DOCS / name).read_text("utf-8").partition(begin)
+    return f"{before}{begin}\n{made()}\n{end}{rest.partition(end)[2]}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text("utf-8")), "utf-8")
+    for each in TABLES:
+        (DOCS / each).write_text(page(each), "utf-8")

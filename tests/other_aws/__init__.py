@@ -1,1 +1,0 @@
-"""Second implementations of AWS's services, for `make test-second`."""
