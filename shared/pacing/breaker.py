@@ -56,7 +56,7 @@ class PauseReason(StrEnum):
 ALARMED = frozenset(PauseReason) - {PauseReason.MODEL_WAITS}
 """Reasons with an alarm of their own."""
 UNPAID = frozenset({PauseReason.QUOTA_SPENT, PauseReason.CREDITS_SPENT, PauseReason.SPEND_LIMIT})
-"""Reasons that something must be paid, raised or waited for."""
+"""Reasons that something must be paid or raised; at 00:00 UTC the allocation is renewed."""
 LIFTED = frozenset({"paused", *ALARMED})
 """Codes of waits that somebody may end at any time: whoever does has what waits looked at."""
 HELD, MODEL_BUSY, TOO_MANY_CALLS = "paused", "model_busy", "too_many_calls"
@@ -71,7 +71,6 @@ class Rule(NamedTuple):
         longest_step: most seconds between two; each bad answer doubles them.
         message: for users, who read what to do.
         replaces: reasons whose pauses in force it replaces.
-        ends_at_midnight: whether it ends at 00:00 UTC, when the daily allocation is renewed.
         stops_polls: whether polls wait too.
     """
 
@@ -79,10 +78,11 @@ class Rule(NamedTuple):
     longest_step: float
     message: str
     replaces: frozenset[PauseReason] = frozenset()
-    ends_at_midnight: bool = False
     stops_polls: bool = False
 
 
+WEAKER = UNPAID | {PauseReason.OUTAGE}
+"""What a refused token, or something unpaid, pauses more than."""
 RULES = {
     PauseReason.TOKEN_REFUSED: Rule(
         60.0,
@@ -90,7 +90,7 @@ RULES = {
         "Cloudflare refuses the API token or the account. Check the token's value in Secrets "
         "Manager, its Workers AI permission and the account id; a changed secret is used within "
         "minutes.",
-        UNPAID | {PauseReason.OUTAGE},
+        WEAKER,
         stops_polls=True,
     ),
     PauseReason.QUOTA_SPENT: Rule(
@@ -98,24 +98,21 @@ RULES = {
         1_800.0,
         "The account's daily allocation is used up. Submits resume after 00:00 UTC, or sooner on "
         "a paid plan.",
-        UNPAID | {PauseReason.OUTAGE},
-        ends_at_midnight=True,
+        WEAKER,
     ),
     PauseReason.CREDITS_SPENT: Rule(
         300.0,
         300.0,
         "AI Gateway says that the account has no credits left. Add credits in Cloudflare's "
         "dashboard; submits resume within minutes.",
-        UNPAID | {PauseReason.OUTAGE},
-        ends_at_midnight=True,
+        WEAKER,
     ),
     PauseReason.SPEND_LIMIT: Rule(
         300.0,
         300.0,
         "The spend limit of AI Gateway is reached. Raise it in Cloudflare's dashboard, or wait "
         "for the end of its window; submits resume within minutes.",
-        UNPAID | {PauseReason.OUTAGE},
-        ends_at_midnight=True,
+        WEAKER,
     ),
     PauseReason.OUTAGE: Rule(
         15.0,
@@ -326,14 +323,13 @@ class Breaker(Table):
             same.since if same else now,
             now + step,
             step,
-            _next_midnight(now) if rule.ends_at_midnight else None,
+            _next_midnight(now) if reason in UNPAID else None,
             code,
         )
         if old is None:
-            self._put(pause_sk(model), new, "attribute_not_exists(pk)", {})
+            self._put(pause_sk(model), new, "attribute_not_exists(pk)")
         else:
-            seen = {":nonce": {"S": old.nonce}}
-            self._put(pause_sk(model), new, "nonce = :nonce", seen)
+            self._put(pause_sk(model), new, "nonce = :nonce", nonce=old.nonce)
         return new
 
     # ── half-open ─────────────────────────────────────────────────────────────────────────────────
@@ -369,22 +365,16 @@ class Breaker(Table):
         return pause.as_wait(soon_after(until + 1, 9))
 
     def claim_probe(self, pause: Pause, now: float, sk: str = "PAUSE") -> Pause | None:
-        """Claim the one call that tests whether a pause is over.
-
-        None if it is too early, or another call has it.
-        """
+        """Claim the one call that tests a pause; None: it is too early, or another call has it."""
         if now < pause.next_probe:
             return None
         probing = replace(pause, next_probe=now + max(pause.step, PROBE_SECONDS))
-        seen = {":nonce": {"S": pause.nonce}, ":seen": attribute(pause.next_probe)}
-        is_mine = self._put(sk, probing, "nonce = :nonce AND next_probe = :seen", seen)
+        same = "nonce = :nonce AND next_probe = :seen"
+        is_mine = self._put(sk, probing, same, nonce=pause.nonce, seen=pause.next_probe)
         return probing if is_mine else None
 
     def lift(self, permit: Permit, model: str) -> bool:
-        """After a good probe, delete exactly the pauses that it probed.
-
-        Whether that ended the account's.
-        """
+        """Delete exactly the pauses that a good probe tested; whether the account's ended."""
         if permit.model_pause:
             self._delete(pause_sk(model), permit.model_pause)
         return permit.pause is not None and self._delete(pause_sk(), permit.pause)
@@ -402,11 +392,12 @@ class Breaker(Table):
             return self.get(control_key(sk)) is None
         return True
 
-    def _put(self, sk: str, new: Pause, condition: str, values: Mapping[str, Any]) -> bool:
+    def _put(self, sk: str, new: Pause, condition: str, **values: object) -> bool:
         """Write a pause on a condition; if another function wrote meanwhile, its item stays."""
         given: dict[str, Any] = {"ConditionExpression": condition}
         if values:
-            given["ExpressionAttributeValues"] = values
+            wired = {f":{name}": attribute(value) for name, value in values.items()}
+            given["ExpressionAttributeValues"] = wired
         try:
             self.call("put_item", Item={**control_key(sk), **attributes(new)}, **given)
         except ConditionFailedError:

@@ -1,16 +1,11 @@
-"""Permits to call the API.
+"""Permits to call the API: one rate budget for all functions, and pauses (`shared.pacing.breaker`).
 
-The shared rate budget, with pauses (`shared.pacing.breaker`).
-
-All state is in control items of the one table, so that every function sees the same. Nothing here
-knows batches. If the table fails, no permit is given: above Cloudflare's limit every call is
-refused for 5 minutes.
-
-The rate budget is a token bucket, stored as one time, the theoretical arrival time of the generic
-cell rate algorithm: `filled_at` is when the bucket would be full again. Taking n tokens makes it n
-intervals later, if that leaves it within the burst. Submits may use only half of the burst, so that
-polls always find tokens; polls leave a tenth for the first batches of jobs, which may use all of
-it. Where a tenth is less than a token, polls wait every other interval for them.
+The promise: Cloudflare's limit is never passed, above which every call is refused for 5 minutes. If
+the table fails, no permit is given. The bucket is stored as one time, as in the generic cell rate
+algorithm: `filled_at` is when it would be full again; n tokens make it n intervals later, if that
+leaves it within the burst. Submits may use half of the burst, so that polls find tokens; polls
+leave a tenth for the first batches of jobs, which may use all of it. Where a tenth is less than a
+token, polls wait every other interval for them.
 """
 
 from __future__ import annotations
@@ -45,21 +40,14 @@ if TYPE_CHECKING:
 NO_TOKEN_SECONDS = 5.0
 """Approximate seconds until the next look after an empty bucket."""
 RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 60.0, 900.0
-"""Seconds that calls wait after a 429 that does not say how long.
-
-And the maximum after one that does.
-"""
+"""Seconds that calls wait after a 429 that says nothing, and at most after one that does."""
 SAME_RATE_LIMIT_SECONDS = 300.0
 """A wait that begins within these seconds after the end of the last one continues it."""
 
 CLOUDFLARE_CALLS = 1_200
-"""Calls with one token that Cloudflare allows in any 5 minutes.
-
-Above that it refuses every call for 5 minutes.
-"""
-
+"""Calls with one token that Cloudflare allows in any 5 minutes."""
 OUTSTANDING_MINUTES = 15
-"""One model may have as many outstanding batches as the polls' share can poll once in this many minutes."""
+"""A model may have as many outstanding batches as half of all calls can poll in these minutes."""
 MIN_OUTSTANDING = 2
 """Outstanding batches that each model may have, however many other models have."""
 MAX_FULL_MODELS = 20
@@ -69,7 +57,7 @@ NOTED_AFTER_SECONDS = 900.0
 TRIED_AGAIN_SECONDS = 120.0
 """Seconds after such a wait within which the next call is made, by a tick or a wake-up."""
 FULL_LOOK_SECONDS = 60.0
-"""Approximate seconds until the next look at a batch whose model is at its limit of outstanding batches."""
+"""About how many seconds until a batch is looked at again whose model is at its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +144,7 @@ class Budget(Breaker):
         self.most_outstanding = calls_per_minute / 2 * OUTSTANDING_MINUTES
 
     def permit_submit(self, model: str, now: float, *, first: bool = False) -> Permit | Wait:
-        """A permit to submit one batch of a model now.
-
-        Args:
-            model: model id.
-            now: Unix seconds.
-            first: whether it is the first batch of its job, which may use tokens that others must
-                leave.
-        """
+        """A permit to submit one batch of a model now; a job's first may use all tokens."""
         controls = self.controls(model)
         burst = self.burst if first else self.submit_burst
         if model in controls.full_models:
@@ -191,10 +172,7 @@ class Budget(Breaker):
         return granted, permit
 
     def permit_check(self, now: float) -> bool:
-        """Whether a call may be made now that runs no model, such as the token's check.
-
-        No pause prevents it.
-        """
+        """Whether a call may be made now that runs no model, such as the token's check."""
         return self._take(self.controls().rate, 1, self.burst, now)
 
     def can_submit(self, model: str, now: float) -> bool:
@@ -252,10 +230,7 @@ class Budget(Breaker):
         )
 
     def polls_wait_for_first(self, now: float) -> bool:
-        """Whether polls do not use the tokens of first batches that are being sent.
-
-        They have no share of their own.
-        """
+        """Whether polls leave this interval to first batches, which have no share of their own."""
         return self.poll_burst == self.burst and int(1000 * now) // self.interval % 2 == 0
 
     def model_room(self, model: str, now: float) -> tuple[int | None, Wait]:
@@ -290,48 +265,36 @@ class Budget(Breaker):
         return burst - -(-ahead // self.interval)
 
     def _take(self, rate: Rate, tokens: int, burst: int, now: float) -> bool:
-        """Move the bucket's time forward, from wherever others have moved it meanwhile.
+        """Move the bucket's time forward, if that leaves it in the burst.
 
-        If that leaves it in the burst.
-
-        Any number of functions take tokens at the same time. The write fails only if the bucket has
-        been emptied, or was full and no longer is, since it was read. What is then read may also
-        say that all calls have to wait.
+        From wherever others have moved it meanwhile: the write fails only if the bucket was
+        emptied, or was full and no longer is, since it was read.
         """
         clock, cost = int(now * 1000), tokens * self.interval
         for _ in range(3):
             if self._free(rate, burst, now) < tokens or rate.hold_until > now:
                 return False
-            if rate.filled_at > clock:
-                change, condition = "filled_at + :cost", "filled_at BETWEEN :now AND :most"
-                values = {
-                    ":cost": cost,
-                    ":now": clock,
-                    ":most": clock + (burst - tokens) * self.interval,
-                }
-            else:
-                change, condition = ":moved", "attribute_not_exists(filled_at) OR filled_at <= :now"
-                values = {":moved": clock + cost, ":now": clock}
-            if (moved := self._move("RATE", change, condition, values)) is not None:
+            moved = self._move(clock, cost, clock + (burst - tokens) * self.interval, rate)
+            if moved is not None:
                 count("RateBudgetLeft", self._free(replace(rate, filled_at=moved), self.burst, now))
                 return True
             rate = self.readable(self.get(control_key("RATE")), Rate) or Rate()
         return False
 
-    def _move(self, sk: str, change: str, condition: str, values: Mapping[str, int]) -> int | None:
-        """Move a bucket's time, milliseconds since the epoch.
-
-        Return it, None if the condition does not hold.
-        """
+    def _move(self, clock: int, cost: int, most: int, seen: Rate) -> int | None:
+        """Move the bucket's time, milliseconds since the epoch; None if others moved it too far."""
+        change, values = "filled_at + :cost", {":cost": cost, ":now": clock, ":most": most}
+        condition = "filled_at BETWEEN :now AND :most"
+        if seen.filled_at <= clock:
+            change, values = ":moved", {":moved": clock + cost, ":now": clock}
+            condition = "attribute_not_exists(filled_at) OR filled_at <= :now"
         try:
             answer = self.call(
                 "update_item",
-                Key=control_key(sk),
+                Key=control_key("RATE"),
                 UpdateExpression=f"SET filled_at = {change}",
                 ConditionExpression=condition,
-                ExpressionAttributeValues={
-                    name: attribute(value) for name, value in values.items()
-                },
+                ExpressionAttributeValues={name: attribute(one) for name, one in values.items()},
                 ReturnValues="UPDATED_NEW",
             )
         except ConditionFailedError:

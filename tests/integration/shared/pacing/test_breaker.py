@@ -105,16 +105,17 @@ def test_good_probe_lifts_exactly_what_it_probed(items, then, left):
     [(ITEM, True), (NO_ITEM, True), (OTHER_NONCE, False), ((ITEM[0], OTHER_NONCE[1]), True)],
     ids=["ended", "by another", "replaced", "ended, while the model waits anew"],
 )
-def test_poll_function_is_woken_by_a_pause_that_ended(items, then, sent):
+def test_poll_function_is_woken_by_a_pause_that_ended(items, monkeypatch, then, sent):
     """A probe may be answered by another pause, such as a spent limit.
 
     Then nobody may submit more than before.
     """
     put(items, then)
     woken = []
-    services = SimpleNamespace(
-        budget=items, now=lambda: NOW, wake=lambda at, at_once: woken.append((at, at_once))
+    monkeypatch.setattr(
+        "shared.services.wake", lambda _, at, *, at_once: woken.append((at, at_once))
     )
+    services = SimpleNamespace(budget=items, now=lambda: NOW)
     Services.lift(services, Permit(*ITEM), MODEL)
     assert woken == [(NOW, True)] * sent
 
