@@ -22,19 +22,14 @@ from dropbatch.core.formats.base import Shape, Task
 MODEL_ID = re.compile(r"(?!.{201})@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 _LITELLM_PREFIX = "workers-ai/"
 WORKER_REPLY_TARGET_BYTES = 12_000_000
-"""`REPLY_TARGET_BYTES` for the transport `worker`.
-
-A Worker has 128 MB, and if its AI binding does not return raw
-responses, it keeps several copies of a reply.
-"""
+"""`REPLY_TARGET_BYTES` for the transport `worker`. A Worker has 128 MB, and if its AI binding does
+not return raw responses, it keeps several copies of a reply."""
 REPLY_TARGET_BYTES = 200_000_000
 """Maximum bytes of a typical reply, however many requests a batch may have."""
 
 UNKNOWN_ANSWER_BYTES = 400_000
-"""Bytes assumed for one answer of a model that is not listed.
-
-Enough for half a minute of speech.
-"""
+"""Bytes assumed for one answer of a model that is not listed. Enough for half a minute of
+speech."""
 
 
 def model_id(name: object) -> str:

@@ -41,10 +41,8 @@ SMALLEST = 1e-9
 """Smaller numbers count as 0: DynamoDB stores none below 1e-130."""
 MAX_TAGS = 16
 MAX_TAG_NAME, MAX_TAG_VALUE = 128, 512
-"""Characters of a tag's name and of its value.
-
-What AWS allows for its own, and OpenAI for a batch's metadata.
-"""
+"""Characters of a tag's name and of its value. What AWS allows for its own, and OpenAI for a
+batch's metadata."""
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -39,15 +39,11 @@ if TYPE_CHECKING:
 
 
 FIRST_BATCH_RECORDS = 500
-"""Records in the first batches of a job.
-
-So that a small job is quick and a first error costs little.
-"""
+"""Records in the first batches of a job. So that a small job is quick and a first error costs
+little."""
 BATCHES_PER_DOUBLING = 4
-"""Batches of one size before the size doubles.
-
-Never change it: jobs that are being split must be cut the same way.
-"""
+"""Batches of one size before the size doubles. Never change it: jobs that are being split must be
+cut the same way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,16 +25,11 @@ _LF, _CR = b"\n\r"  # Numbers: `in` finds them at a fraction of the cost of byte
 UNREADABLE_CODES = frozenset({"invalid_json", "not_an_object", "invalid_utf8"})
 """Codes of records that no format could read."""
 NOT_RETRIED = UNREADABLE_CODES | {"too_large", "bad_record"}
-"""Codes of records that are not in the retry file: they would fail again.
-
-Of a row that is too large, only some fields
-are kept.
-"""
+"""Codes of records that are not in the retry file: they would fail again. Of a row that is too
+large, only some fields are kept."""
 API_BODY_LIMIT = 10_000_000
-"""A submitted body must have fewer bytes: Cloudflare documents only "under 10 MB".
-
-A MB is taken as 10^6.
-"""
+"""A submitted body must have fewer bytes: Cloudflare documents only "under 10 MB". A MB is taken as
+10^6."""
 REFUSED_CODES = UNREADABLE_CODES | {"bad_record", "mismatched_model", "too_large", "rejected"}
 """Codes of failed records that are the record's own fault."""
 

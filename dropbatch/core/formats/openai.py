@@ -39,19 +39,15 @@ STATUS_CODES: dict[str, int] = {
     **dict.fromkeys(("bad_record", "mismatched_model", "too_large", "rejected"), 400),
     "inference_failed": 500,
 }
-"""Codes of failed records that OpenAI would answer with a response.
-
-With any other, the line has an error instead.
-"""
+"""Codes of failed records that OpenAI would answer with a response. With any other, the line has an
+error instead."""
 
 ERROR_CODES = {"expired": "batch_expired", "cancelled": "batch_cancelled"}
 """Codes that OpenAI names differently."""
 
 ENDPOINTS = {str(endpoint): endpoint for endpoint in Endpoint if endpoint is not Endpoint.OTHER}
-"""What a `url` may end in.
-
-The first that fits is meant, so the longer name is before the shorter.
-"""
+"""What a `url` may end in. The first that fits is meant, so the longer name is before the
+shorter."""
 
 BATCH_ENDPOINTS = tuple(f"/v1/{name}" for name in ENDPOINTS)
 """What a batch of OpenAI's may be for; the option `endpoint`."""
@@ -61,10 +57,8 @@ OWN_INPUTS = frozenset({"text", "contexts", "audio", "query"})
 
 _ERROR_TYPES = {400: "invalid_request_error", 500: "server_error"}
 _REQUEST_MEMBERS = frozenset({"reasoning", "instructions", "max_output_tokens"})
-"""Members by which a request of the Responses API differs from one for embeddings.
-
-If there is no `url`.
-"""
+"""Members by which a request of the Responses API differs from one for embeddings. If there is no
+`url`."""
 
 
 class _Line(msgspec.Struct):

@@ -40,10 +40,8 @@ if TYPE_CHECKING:
 csv.field_size_limit(API_BODY_LIMIT)  # Python's own limit is 128 KB; rows are bounded already.
 
 INPUT_COLUMNS = ("text", "prompt", "input", "question")
-"""Columns used as the input if there is no template.
-
-A table's only column is used, whatever its name.
-"""
+"""Columns used as the input if there is no template. A table's only column is used, whatever its
+name."""
 
 REFERENCE_COLUMNS = ("external_reference", "custom_id", "recordId", "id")
 """Columns used as a row's reference: the first one that exists."""

@@ -46,20 +46,14 @@ if TYPE_CHECKING:
     from dropbatch.core.read.rows import OverlongRecord
 
 RANGE_BYTES = 8 << 20
-"""Stored bytes that are read at a time.
-
-Large enough that S3's time to the first byte does not matter.
-"""
+"""Stored bytes that are read at a time. Large enough that S3's time to the first byte does not
+matter."""
 MAX_BYTES_WITHOUT_BATCH = 4 << 30
-"""Most unpacked bytes without the end of a batch.
-
-Far more than 500 requests have, and read well within one turn.
-"""
+"""Most unpacked bytes without the end of a batch. Far more than 500 requests have, and read well
+within one turn."""
 MAX_BLANK_BYTES = 16 << 20
-"""A batch ends before so many bytes of blank lines.
-
-After each such stretch, the next turn may continue there.
-"""
+"""A batch ends before so many bytes of blank lines. After each such stretch, the next turn may
+continue there."""
 MIN_RECORDS = 16
 """Records up to which a run that has an invalid one is validated one by one, not divided again."""
 

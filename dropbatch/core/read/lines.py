@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 
 WINDOW_BYTES = 64 << 10
-"""Bytes of lines that are decoded together.
-
-Their values fit in a processor's cache, which doubles the speed.
-"""
+"""Bytes of lines that are decoded together. Their values fit in a processor's cache, which doubles
+the speed."""
 
 WINDOW_ELEMENTS = 500
 """Elements of a document that are decoded together."""

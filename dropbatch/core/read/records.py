@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from dropbatch.core.read.inputs import Inputs
 
 LONE_SURROGATE = "bad_record"
-"""The code of a record with half of a surrogate pair.
-
-The only one of those of `validate_record` that is retried.
-"""
+"""The code of a record with half of a surrogate pair. The only one of those of `validate_record`
+that is retried."""
 
 _decode = msgspec.json.Decoder().decode
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode

@@ -2,8 +2,8 @@
 
 Follows RFC 4180 and Python's `csv`: a quote counts only at the beginning of a field; inside quotes,
 a line feed belongs to the field, and two quotes are one. A row ends at a line feed; a carriage
-return before it is not part of the row. Memory is bounded: a row that is too large for any request
-is skipped, block by block.
+return before it is not part of the row. Memory is bounded: a row that is far too large for any
+request ends the reading.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ EXCERPT_BYTES = 64 << 10
 
 ROWS_WINDOW_BYTES = 256 << 10
 """Approximate bytes of rows that are returned together."""
+
+MAX_LIMITS = 4
+"""So many limits long a row may be to fail alone; of a longer one, a quote is probably open."""
 
 _LINE_END = b"\r\n"
 _EMPTY_ROWS = re.compile(rb"(?:\r?\n)++")
@@ -69,16 +72,15 @@ def read_rows(
         blocks: the stream.
         delimiter: one byte.
         line: lines before the stream, for error messages.
-        limit: bytes above which a row is skipped; 0 for what a request may have.
+        limit: bytes above which a row is too large; 0 for what a request may have.
 
     Raises:
-        UploadRefused: `broken_document`: a quote is never closed.
+        UploadRefused: `broken_document`: a quote is never closed, or a row does not end.
     """
     limit = limit or API_BODY_LIMIT
     match_row = _patterns(delimiter).row.match
     held, size, next_scan = [b""], 0, 0
-    stream = iter(blocks)
-    for block in stream:
+    for block in blocks:
         held.append(block)
         size += len(block)
         if size < next_scan and size <= limit:
@@ -90,10 +92,12 @@ def read_rows(
             at += sum(window.steps)
             line += sum(window.lines)
         buffer = buffer[at:]
-        if len(buffer) > limit:
-            window, buffer = _skip_row(buffer, stream, delimiter, line)
-            yield window
-            line += sum(window.lines)
+        if len(buffer) > MAX_LIMITS * limit:
+            raise UploadRefused(
+                "broken_document",
+                f"The row that begins in line {line + 1:,} has more than "
+                f"{MAX_LIMITS * limit:,} bytes. Close its quote, or shorten it.",
+            )
         held, size, next_scan = [buffer], len(buffer), 2 * len(buffer)
     yield from _last_rows(b"".join(held), delimiter, line, limit)
 
@@ -225,47 +229,3 @@ def delimiters_in(row: bytes) -> list[str]:
 
 
 KNOWN_DELIMITERS = (",", ";", "\t", "|")
-
-
-# ── a row that is too large ───────────────────────────────────────────────────────────────────────
-
-_START, _BARE, _QUOTED, _QUOTE = range(4)
-
-
-def _skip_row(
-    buffer: bytes, more: Iterator[bytes], delimiter: bytes, line: int
-) -> tuple[RecordWindow, bytes]:
-    """Skip a row, block by block."""
-    beginning, length, lines = buffer[:EXCERPT_BYTES], 0, 1
-    opened = line + 1
-    state, at = _START, 0
-    find_end = re.compile(rb"[%b\n]" % re.escape(delimiter)).search
-    while True:
-        if at >= len(buffer):
-            length += len(buffer)
-            at, buffer = 0, next(more, b"")
-            if not buffer:
-                break
-        if state == _QUOTED:
-            end = buffer.find(b'"', at)
-            state, end = (_QUOTE, end) if end >= 0 else (_QUOTED, len(buffer))
-            lines += buffer.count(b"\n", at, end)
-            at = end + 1 if state == _QUOTE else end
-        elif state in {_START, _QUOTE} and buffer[at : at + 1] == b'"':
-            opened = line + lines if state == _START else opened
-            state, at = _QUOTED, at + 1
-        else:
-            match = find_end(buffer, at)
-            if match is None:
-                state, at = _BARE, len(buffer)
-                continue
-            at = match.end()
-            if match.group() == b"\n":
-                length += at
-                return RecordWindow(
-                    [OverlongRecord(beginning, length - 1)], [length], [lines]
-                ), buffer[at:]
-            state = _START
-    if state == _QUOTED:
-        raise _unclosed(opened)
-    return RecordWindow([OverlongRecord(beginning, length)], [length], [lines]), b""

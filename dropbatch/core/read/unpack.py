@@ -19,27 +19,19 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4 << 20
 """Bytes of one unpacked block, at most."""
 COMBINED_BYTES = 64 << 10
-"""Bytes of unpacked pieces that are joined into a block.
-
-Because an archive may have a member for each record.
-"""
+"""Bytes of unpacked pieces that are joined into a block. Because an archive may have a member for
+each record."""
 FIRST_SLICE_BYTES, MAX_SLICE_BYTES = 512, 256 << 10
-"""Stored bytes that are passed to a member at a time.
-
-Few at first, then twice as many each time.
-"""
+"""Stored bytes that are passed to a member at a time. Few at first, then twice as many each
+time."""
 
 MAX_RATIO, RATIO_FROM_BYTES = 2_000, 64 << 20
-"""An archive may unpack to this many times its size.
-
-Tested only from that many unpacked bytes on.
-"""
+"""An archive may unpack to this many times its size. Tested only from that many unpacked bytes
+on."""
 
 MAX_ZSTD_WINDOW_BYTES = 128 << 20
-"""Largest zstd window, in bytes, that is accepted.
-
-The format recommends a limit of 8 MB, `--long=27` needs this.
-"""
+"""Largest zstd window, in bytes, that is accepted. The format recommends a limit of 8 MB,
+`--long=27` needs this."""
 
 _DAMAGED = (zlib.error, EOFError)
 _NO_PADDING = re.compile(rb"[^\x00]")
@@ -73,10 +65,8 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"version https://git-lfs", "a pointer of Git LFS; fetch the file with `git lfs pull`"),
 )
 _WORDS = (b"ORC", b"PAR1", b"RIFF")
-"""Signatures that text may begin with, such as a column `ORCID`.
-
-After them, other formats have control characters.
-"""
+"""Signatures that text may begin with, such as a column `ORCID`. After them, other formats have
+control characters."""
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _TAR_MAGIC = 257
 """Where a tar archive says what it is."""
@@ -86,10 +76,8 @@ _SHEETS = (
     b"mimetypeapplication/vnd.oasis.opendocument.spreadsheet",
 )
 SIGNATURE_BYTES = 4 << 10
-"""First bytes in which signatures are looked for.
-
-Those of an archive have the names of a workbook's files.
-"""
+"""First bytes in which signatures are looked for. Those of an archive have the names of a
+workbook's files."""
 
 
 def detect_compression(head: bytes) -> str:

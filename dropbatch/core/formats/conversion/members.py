@@ -69,16 +69,12 @@ ONLY_VALUES: dict[str, tuple[object, str]] = {
     "embedding_types": (["float"], 'Workers AI returns floats. Write ["float"], or leave it out.'),
     "embeddingTypes": (["float"], 'Workers AI returns floats. Write ["float"], or leave it out.'),
 }
-"""Members that are left out if they have this value (or null).
-
-Any other value makes the record bad.
-"""
+"""Members that are left out if they have this value (or null). Any other value makes the record
+bad."""
 
 LENGTHS = ("dimensions", "output_dimension", "outputEmbeddingLength")
-"""Members that name an embedding's length.
-
-Left out if it is the model's own, else the record is bad.
-"""
+"""Members that name an embedding's length. Left out if it is the model's own, else the record is
+bad."""
 
 REFUSED: dict[str, str] = {
     "images": "Workers AI makes embeddings of text only.",
@@ -96,11 +92,8 @@ NATIVE: dict[str, tuple[str, ...]] = {
     "prompt": ("n",),
     "text": ("dimensions",),
 }
-"""By the member that has a native request's input.
-
-Which members besides `stream` make it bad too: of the names that
-OpenAI's API and Workers AI share, those that no answer would be right for.
-"""
+"""By the member that has a native request's input. Which members besides `stream` make it bad too:
+of the names that OpenAI's API and Workers AI share, those that no answer would be right for."""
 
 RENAMED: dict[str, str] = {
     "max_completion_tokens": "max_tokens",

@@ -107,6 +107,13 @@ def test_row_that_no_request_can_hold_is_passed_over(long, size):
     assert lines == [1, 1 + long.count(b"\n")]
 
 
+@pytest.mark.parametrize("size", [1, 9, 1000])
+def test_row_without_end_ends_the_reading(size):
+    with pytest.raises(UploadRefused, match="begins in line 2 has more than") as raised:
+        rows_of(b'a\n"' + b"x\n" * 4 * LIMIT, size)
+    assert raised.value.code == "broken_document"
+
+
 def test_row_of_just_limit_is_kept():
     assert rows_of(b"x" * LIMIT + b"\n") == [b"x" * LIMIT]
 
