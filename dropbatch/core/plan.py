@@ -143,10 +143,6 @@ class Checkpoint:
     record: int = 0
 
 
-MIN_BODY_BYTES = 1_000
-"""Bytes of a body that a limit for the day leaves at least."""
-
-
 @dataclass(frozen=True, slots=True)
 class StackLimits:
     """What a stack decides about batches. By default as `template.yaml` has its parameters.

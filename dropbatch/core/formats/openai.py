@@ -29,7 +29,7 @@ from dropbatch.core.formats.base import (
     word_of,
 )
 from dropbatch.core.formats.conversion.requests import INPUT_MEMBERS, Endpoint, convert_body
-from dropbatch.core.formats.openai_objects import OBJECTS
+from dropbatch.core.formats.openai_objects import OBJECTS, base64_list, embedding_list
 from dropbatch.core.models import model_id, of_other_model
 
 if TYPE_CHECKING:
@@ -200,8 +200,9 @@ class OpenAIWriter:
     def _body(self, facts: BatchFacts, outcome: Outcome, line: _Line, result: Json) -> object:
         body = object_of(line.body)
         make = OBJECTS.get(endpoint_of(line.url, body, self._task))
-        is_base64 = bytes(body.get("encoding_format", NULL)) == b'"base64"'
-        made = make(facts, outcome.id, result, is_base64=is_base64) if make else None
+        if make is embedding_list and word_of(body.get("encoding_format", NULL)) == "base64":
+            make = base64_list
+        made = make(facts, outcome.id, result) if make else None
         return made or msgspec.Raw(bytes(result))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import sys
 from array import array
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -38,6 +38,8 @@ from dropbatch.core.formats.conversion.requests import Endpoint
 from dropbatch.core.formats.conversion.tools import tool_calls_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dropbatch.core.formats.base import BatchFacts
     from dropbatch.core.formats.conversion.tools import ToolCall
 
@@ -49,25 +51,10 @@ FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "f
 _decode_numbers = msgspec.json.Decoder(list[float]).decode
 
 
-class MakeObject(Protocol):
-    """Builds an endpoint's object from the API's result; None if the result is of another kind."""
-
-    def __call__(
-        self, facts: BatchFacts, id_: int, result: Json, *, is_base64: bool = False
-    ) -> dict[str, Any] | None:
-        """The object; what is not changed is JSON."""
-
-
 # ── chat and text completions ─────────────────────────────────────────────────────────────────────
 
 
-def chat_completion(
-    facts: BatchFacts,
-    id_: int,
-    result: Json,
-    *,
-    is_base64: bool = False,  # noqa: ARG001
-) -> dict[str, Any]:
+def chat_completion(facts: BatchFacts, id_: int, result: Json) -> dict[str, Any]:
     """A `chat.completion`."""
     answer, name = read_answer(result), f"{facts.job_id}-{id_}"
     found = [
@@ -170,13 +157,7 @@ def _finish(reason: str, calls: list[ToolCall]) -> str:
     return "tool_calls" if calls else "stop"
 
 
-def text_completion(
-    facts: BatchFacts,
-    id_: int,
-    result: Json,
-    *,
-    is_base64: bool = False,  # noqa: ARG001
-) -> dict[str, Any]:
+def text_completion(facts: BatchFacts, id_: int, result: Json) -> dict[str, Any]:
     """A `text_completion`."""
     answer = read_answer(result)
     text = answer.text or ("" if answer.is_known else text_value(result))
@@ -218,28 +199,29 @@ _USAGE_DETAILS = {
 # ── embeddings ────────────────────────────────────────────────────────────────────────────────────
 
 
-def embedding_list(
-    facts: BatchFacts,
-    id_: int,  # noqa: ARG001
-    result: Json,
-    *,
-    is_base64: bool = False,
-) -> dict[str, Any] | None:
-    """A `list` of `embedding`s."""
+def embedding_list(facts: BatchFacts, _: int, result: Json) -> dict[str, Any] | None:
+    """A `list` of `embedding`s; None if the result has none."""
     answer = read_answer(result)
-    vectors: list[Any] = [*vectors_of(answer.members)]
+    vectors = vectors_of(answer.members)
     if not vectors:
         return None
-    written = [_base64_vector(one) or one for one in vectors] if is_base64 else vectors
     return {
         "object": "list",
         "data": [
             {"object": "embedding", "index": index, "embedding": one}
-            for index, one in enumerate(written)
+            for index, one in enumerate(vectors)
         ],
         "model": facts.model,
         "usage": {"prompt_tokens": answer.tokens.input, "total_tokens": answer.tokens.total},
     }
+
+
+def base64_list(facts: BatchFacts, id_: int, result: Json) -> dict[str, Any] | None:
+    """The same list, with its vectors in base64."""
+    made = embedding_list(facts, id_, result)
+    for one in made["data"] if made else ():
+        one["embedding"] = _base64_vector(one["embedding"]) or one["embedding"]
+    return made
 
 
 def _base64_vector(vector: Json) -> str | None:
@@ -253,51 +235,24 @@ def _base64_vector(vector: Json) -> str | None:
     return base64.b64encode(numbers.tobytes()).decode()
 
 
-"""The object that each endpoint answers with."""
-
+# ── the Responses API ─────────────────────────────────────────────────────────────────────────────
 
 _OWN_MEMBERS = frozenset(
-    {
-        *(
-            "id",
-            "object",
-            "created_at",
-            "status",
-            "model",
-            "output",
-            "parallel_tool_calls",
-            "tool_choice",
-            "tools",
-        ),
-        *(
-            "usage",
-            "response",
-            "output_text",
-            "choices",
-            "created",
-            "tool_calls",
-            "prompt_logprobs",
-        ),
-    }
+    (
+        *("id", "object", "created_at", "status", "model", "output", "parallel_tool_calls"),
+        *("tool_choice", "tools", "usage", "response", "output_text", "choices", "created"),
+        *("tool_calls", "prompt_logprobs"),
+    )
 )
 _STATUSES = frozenset({"completed", "failed", "in_progress", "cancelled", "queued", "incomplete"})
-_CHAT_DETAILS = {
-    "input_tokens_details": "prompt_tokens_details",
-    "output_tokens_details": "completion_tokens_details",
-}
+_CHAT_DETAILS = {theirs: name for name, theirs in _USAGE_DETAILS.items()}
 _DETAILS = {
     "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
     "output_tokens_details": {"reasoning_tokens": 0},
 }
 
 
-def response_object(
-    facts: BatchFacts,
-    id_: int,
-    result: Json,
-    *,
-    is_base64: bool = False,  # noqa: ARG001
-) -> dict[str, Any]:
+def response_object(facts: BatchFacts, id_: int, result: Json) -> dict[str, Any]:
     """A `response`."""
     answer, name = read_answer(result), f"{facts.job_id}-{id_}"
     members = answer.members
@@ -339,11 +294,8 @@ def _made_output(answer: Answer, result: Json, name: str) -> list[dict[str, Any]
         items.append({"type": "reasoning", "id": f"rs_{name}", "summary": [], "content": [thought]})
     if answer.text is not None or not (answer.is_known or answer.calls):
         text = text_value(result) if answer.text is None else answer.text
-        items.append(
-            _message_item(
-                {}, f"msg_{name}", [{"type": "output_text", "annotations": [], "text": text}]
-            )
-        )
+        part = {"type": "output_text", "annotations": [], "text": text}
+        items.append(_message_item({}, f"msg_{name}", [part]))
     for index, call in enumerate(answer.calls):
         named = {"name": call.name, "arguments": call.arguments.decode(errors="replace")}
         call_id = call.id or f"call_{name}-{index}"
@@ -363,34 +315,26 @@ def _output_item(raw: msgspec.Raw, name: str) -> object:
     if kind == "function_call":
         return {**item, "call_id": item.get("call_id") or item.get("id") or f"call_{name}"}
     if kind == "message":
-        return _message_item(
-            item, f"msg_{name}", list(map(_part, elements_of(item.get("content", NULL)) or []))
-        )
+        parts = elements_of(item.get("content", NULL)) or []
+        return _message_item(item, f"msg_{name}", list(map(_part, parts)))
     return raw
 
 
 def _without_nulls(item: Members) -> Members:
-    return {name: raw for name, raw in item.items() if bytes(raw) != b"null"}
+    return {name: raw for name, raw in item.items() if raw != NULL}
 
 
 def _message_item(item: Members, id_: str, content: list[Any]) -> dict[str, Any]:
-    return {
-        "id": id_,
-        "status": "completed",
-        **item,
-        "type": "message",
-        "role": "assistant",
-        "content": content,
-    }
+    own = {"type": "message", "role": "assistant", "content": content}
+    return {"id": id_, "status": "completed", **item, **own}
 
 
 def _part(raw: msgspec.Raw) -> object:
     part = object_of(raw)
-    if word_of(part.get("type", NULL)) not in {"output_text", "text"} or not begins(
-        part.get("text", NULL), b'"'
-    ):
-        return raw
-    return {"annotations": [], **_without_nulls(part), "type": "output_text"}
+    is_text = word_of(part.get("type", NULL)) in {"output_text", "text"}
+    if is_text and begins(part.get("text", NULL), b'"'):
+        return {"annotations": [], **_without_nulls(part), "type": "output_text"}
+    return raw
 
 
 def _tokens_used(members: Members, tokens: Tokens) -> dict[str, Any]:
@@ -403,7 +347,7 @@ def _tokens_used(members: Members, tokens: Tokens) -> dict[str, Any]:
     return counts
 
 
-OBJECTS: dict[Endpoint, MakeObject] = {
+OBJECTS: dict[Endpoint, Callable[[BatchFacts, int, Json], dict[str, Any] | None]] = {
     Endpoint.CHAT: chat_completion,
     Endpoint.COMPLETIONS: text_completion,
     Endpoint.EMBEDDINGS: embedding_list,
