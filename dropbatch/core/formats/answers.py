@@ -29,12 +29,7 @@ if TYPE_CHECKING:
     import msgspec
 
 TEXT_MEMBERS = (
-    "response",
-    "translated_text",
-    "output_text",
-    "text",
-    "content",
-    "description",
+    *("response", "translated_text", "output_text", "text", "content", "description"),
     "summary_text",
 )
 """Members that hold a text, in this order."""

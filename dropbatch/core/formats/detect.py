@@ -78,14 +78,7 @@ def _decoder_of(members: Iterable[str]) -> Callable[[Json], Any]:
 
 _LOOKED_FOR = (
     *(
-        "response",
-        "result",
-        "error",
-        "success",
-        "custom_id",
-        "body",
-        "params",
-        "request",
+        *("response", "result", "error", "success", "custom_id", "body", "params", "request"),
         "modelInput",
     ),
     *("modelOutput", "model", "input", "messages"),

@@ -32,32 +32,11 @@ if TYPE_CHECKING:
     Request = dict[str, msgspec.Raw]
 
 LEFT_OUT: tuple[str, ...] = (
-    *(
-        "model",
-        "user",
-        "store",
-        "metadata",
-        "service_tier",
-        "encoding_format",
-        "stream_options",
-        "background",
-    ),
-    *("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "include", "truncation"),
-    *(
-        "anthropic_version",
-        "anthropic_beta",
-        "schemaVersion",
-        "input_type",
-        "inference_geo",
-        "container",
-    ),
-    *(
-        "guardrailConfig",
-        "performanceConfig",
-        "requestMetadata",
-        "promptVariables",
-        "additionalModelResponseFieldPaths",
-    ),
+    *("model", "user", "store", "metadata", "service_tier", "encoding_format", "stream_options"),
+    *("background", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
+    *("include", "truncation", "anthropic_version", "anthropic_beta", "schemaVersion"),
+    *("input_type", "inference_geo", "container", "guardrailConfig", "performanceConfig"),
+    *("requestMetadata", "promptVariables", "additionalModelResponseFieldPaths"),
 )
 """Members that are never sent."""
 

@@ -38,15 +38,8 @@ TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 IMAGE_TYPES = frozenset({"image", "image_url", "input_image"})
 REFUSED_TYPES = frozenset(
     {
-        "input_audio",
-        "audio",
-        "video",
-        "video_url",
-        "document",
-        "file",
-        "input_file",
-        "document_url",
-        "image_file",
+        *("input_audio", "audio", "video", "video_url", "document", "file", "input_file"),
+        *("document_url", "image_file"),
     }
 )
 """Types of parts; a Converse block has none, and its only member is named like a type."""
