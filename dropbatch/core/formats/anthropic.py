@@ -13,16 +13,13 @@ from dropbatch.core.formats.answers import read_answer, text_value
 from dropbatch.core.formats.base import (
     NULL,
     REFUSED_CODES,
-    BadRecordError,
-    Converted,
-    LineReader,
-    RecordFault,
+    VendorReader,
     begins,
+    body_of,
     is_object,
     json_line,
-    members_of,
     one_line,
-    with_defaults,
+    text_reference,
 )
 from dropbatch.core.formats.bedrock import message_object
 from dropbatch.core.formats.conversion.requests import Endpoint, convert_body
@@ -39,31 +36,20 @@ _LEFT_OUT = frozenset({"mcp_servers", "context_management", "cache_control", "sp
 
 class _Line(msgspec.Struct):
     custom_id: msgspec.Raw = NULL
-    params: msgspec.Raw = NULL
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
-class AnthropicReader(LineReader):
+class AnthropicReader(VendorReader):
     """Turns lines of a batch file into requests."""
 
-    def _convert(self, record: bytes) -> Converted | RecordFault:
-        line = _decode_line(record)
-        try:
-            if not begins(line.custom_id, b'"'):
-                raise BadRecordError("custom_id", "It must be a string.")  # noqa: TRY301
-            params = members_of(line.params)
-            if params is None:
-                raise BadRecordError("params", "It must be an object: the request.")  # noqa: TRY301
-            check_model(params, self._target, "params")
-            params = {name: raw for name, raw in params.items() if name not in _LEFT_OUT}
-            request = convert_body(params, Endpoint.CHAT, self._target, "params")
-        except BadRecordError as error:
-            return RecordFault(
-                error.code, error.message, line.custom_id if begins(line.custom_id, b'"') else NULL
-            )
-        return Converted(with_defaults(request, self._target, line.custom_id), line.custom_id)
+    def _request(self, line: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+        text_reference(line)
+        params = body_of(line, "params")
+        check_model(params, self._target, "params")
+        params = {name: raw for name, raw in params.items() if name not in _LEFT_OUT}
+        return convert_body(params, Endpoint.CHAT, self._target, "params")
 
 
 class AnthropicWriter:

@@ -185,6 +185,48 @@ class LineReader:
         raise NotImplementedError
 
 
+class VendorReader(LineReader):
+    """Reads another vendor's lines; a format's own makes the request of one in `_request`."""
+
+    reference = "custom_id"
+    """The member that has a record's reference."""
+
+    def _convert(self, record: bytes) -> Converted | RecordFault:
+        line = object_of(record)
+        reference = line.get(self.reference, NULL)
+        try:
+            request = self._request(line)
+        except BadRecordError as error:
+            known = reference if begins(reference, b'"') else NULL
+            return RecordFault(error.code, error.message, known)
+        return Converted(with_defaults(request, self._target, reference), reference)
+
+    def _request(self, line: dict[str, msgspec.Raw]) -> Mapping[str, Json]:
+        raise NotImplementedError
+
+
+def text_reference(line: Mapping[str, msgspec.Raw]) -> None:
+    """Check that a line has a `custom_id`.
+
+    Raises:
+        BadRecordError: it has none.
+    """
+    if not begins(line.get("custom_id", NULL), b'"'):
+        raise BadRecordError("custom_id", "It must be a string.")
+
+
+def body_of(line: Mapping[str, msgspec.Raw], name: str) -> dict[str, msgspec.Raw]:
+    """The member of a line that holds the request.
+
+    Raises:
+        BadRecordError: it is no object.
+    """
+    body = members_of(line.get(name, NULL))
+    if body is None:
+        raise BadRecordError(name, "It must be an object: the request.")
+    return body
+
+
 class Writer(Protocol):
     """Turns outcomes into lines of result files."""
 

@@ -16,19 +16,16 @@ from dropbatch.core.formats.base import (
     NULL,
     REFUSED_CODES,
     BadRecordError,
-    Converted,
-    LineReader,
-    RecordFault,
     Task,
+    VendorReader,
     begins,
+    body_of,
     elements_of,
     encode,
     is_object,
     json_line,
-    members_of,
     object_of,
     one_line,
-    with_defaults,
     word_of,
 )
 from dropbatch.core.formats.conversion.requests import Endpoint, as_array, convert_body
@@ -64,26 +61,17 @@ class _Line(msgspec.Struct, rename={"record_id": "recordId", "model_input": "mod
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
-class BedrockReader(LineReader):
+class BedrockReader(VendorReader):
     """Turns lines of a batch file into requests."""
 
-    def _convert(self, record: bytes) -> Converted | RecordFault:
-        line = _decode_line(record)
-        is_text = begins(line.record_id, b'"')
-        try:
-            if not is_text and bytes(line.record_id) != b"null":
-                raise BadRecordError("recordId", "It must be a string, or be left out.")  # noqa: TRY301
-            request = self._request(members_of(line.model_input))
-        except BadRecordError as error:
-            return RecordFault(error.code, error.message, line.record_id if is_text else NULL)
-        return Converted(with_defaults(request, self._target, line.record_id), line.record_id)
+    reference = "recordId"
 
-    def _request(self, model_input: dict[str, msgspec.Raw] | None) -> dict[str, msgspec.Raw]:
-        if model_input is None:
-            raise BadRecordError("modelInput", "It must be an object: the request.")
-        return convert_body(
-            model_input, endpoint_of(model_input, self._target), self._target, "modelInput"
-        )
+    def _request(self, line: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+        record_id = line.get("recordId", NULL)
+        if record_id != NULL and not begins(record_id, b'"'):
+            raise BadRecordError("recordId", "It must be a string, or be left out.")
+        given = body_of(line, "modelInput")
+        return convert_body(given, endpoint_of(given, self._target), self._target, "modelInput")
 
 
 def endpoint_of(model_input: dict[str, msgspec.Raw], target: Target) -> Endpoint:

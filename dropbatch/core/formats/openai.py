@@ -12,20 +12,17 @@ import msgspec
 from dropbatch.core.formats.base import (
     NULL,
     BadRecordError,
-    Converted,
     Json,
-    LineReader,
-    RecordFault,
     Task,
-    begins,
+    VendorReader,
+    body_of,
     is_object,
     json_line,
     member_of,
-    members_of,
     object_of,
     one_line,
+    text_reference,
     value_of,
-    with_defaults,
     word_of,
 )
 from dropbatch.core.formats.conversion.requests import INPUT_MEMBERS, Endpoint, convert_body
@@ -61,9 +58,11 @@ _REQUEST_MEMBERS = frozenset({"reasoning", "instructions", "max_output_tokens"})
 `url`."""
 
 
+_POST = msgspec.Raw(b'"POST"')
+
+
 class _Line(msgspec.Struct):
     custom_id: msgspec.Raw = NULL
-    method: msgspec.Raw = NULL
     url: msgspec.Raw = NULL
     body: msgspec.Raw = NULL
 
@@ -71,24 +70,20 @@ class _Line(msgspec.Struct):
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
-class OpenAIReader(LineReader):
+class OpenAIReader(VendorReader):
     """Turns lines of a batch file into requests."""
 
-    def _convert(self, record: bytes) -> Converted | RecordFault:
-        line = _decode_line(record)
-        try:
-            body = _checked_body(line)
-            check_model(body, self._target, "body")
-            endpoint = endpoint_of(line.url, body, self._target.task)
-            self._check_endpoint(endpoint)
-            if endpoint is Endpoint.OTHER:
-                self._check_input(body)
-            request = convert_body(body, endpoint, self._target, "body")
-        except BadRecordError as error:
-            return RecordFault(
-                error.code, error.message, line.custom_id if begins(line.custom_id, b'"') else NULL
-            )
-        return Converted(with_defaults(request, self._target, line.custom_id), line.custom_id)
+    def _request(self, line: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+        text_reference(line)
+        body = body_of(line, "body")
+        if word_of(line.get("method", _POST)) != "POST" and line["method"] != NULL:
+            raise BadRecordError("method", 'It must be "POST".')
+        check_model(body, self._target, "body")
+        endpoint = endpoint_of(line.get("url", NULL), body, self._target.task)
+        self._check_endpoint(endpoint)
+        if endpoint is Endpoint.OTHER:
+            self._check_input(body)
+        return convert_body(body, endpoint, self._target, "body")
 
     def _check_endpoint(self, endpoint: Endpoint) -> None:
         """Check that a record is for the batch's endpoint, if it has one."""
@@ -122,17 +117,6 @@ def check_model(body: dict[str, msgspec.Raw], target: Target, path: str) -> None
         raise BadRecordError(
             f"{path}.model", of_other_model(model, target.model), "mismatched_model"
         )
-
-
-def _checked_body(line: _Line) -> dict[str, msgspec.Raw]:
-    if not begins(line.custom_id, b'"'):
-        raise BadRecordError("custom_id", "It must be a string.")
-    body = members_of(line.body)
-    if body is None:
-        raise BadRecordError("body", "It must be an object: the request.")
-    if bytes(line.method) not in {b"null", b'"POST"'}:
-        raise BadRecordError("method", 'It must be "POST".')
-    return body
 
 
 def endpoint_of(url: Json, body: dict[str, msgspec.Raw], task: Task) -> Endpoint:
