@@ -15,7 +15,7 @@ LOCAL := .local/aws/.stamp .local/sam/.stamp
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
-demo: .venv/.stamp $(LOCAL) ## one job on this machine: a file in, every answer out (TRANSPORT=gateway or worker)
+demo: .venv/.stamp $(LOCAL) ## one job on this machine: a file in, every answer out (TRANSPORT=worker)
 	$(DEV) -m local.demo
 
 try: .venv/.stamp $(LOCAL) ## FILE=… MODEL=…: one job on this machine against the real API; the token stays in memory

@@ -32,7 +32,6 @@ from bench.meter import (
     Computing,
     computing,
 )
-from bench.share import memory_of, share_of
 from dropbatch.core.plan import FIRST_BATCH_RECORDS
 from functions.poll.clean import CLEAN_AFTER_SECONDS
 from local.template import default, properties, template
@@ -50,6 +49,8 @@ WRITTEN = Path(__file__).with_name("cost.md")
 JOBS = {10: 1, 1_000: 1, 100_000: 500, 1_000_000: 500}
 """Records of the jobs whose total cost is shown; a record stands for how many of them."""
 MILLION = 1_000_000
+WHOLE_PROCESSOR_MB = 1_769
+"""Memory for which Lambda gives one whole processor."""
 SEEDS = range(1, 5)
 SECRET, ALARM, DASHBOARD, METRIC = 0.40, 0.10, 3.00, 0.30
 """Dollars a month for each; an account has 10 alarms and 3 dashboards for free."""
@@ -87,6 +88,17 @@ POLLS, EVENTS = Events(is_on=False), Events()
 
 
 # ── the bill ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def memory_of(function: str) -> int:
+    """MB that the template gives a function."""
+    own = properties(f"{function.title()}Function")
+    return int(own.get("MemorySize", template()["Globals"]["Function"]["MemorySize"]))
+
+
+def share_of(memory: int) -> float:
+    """The share of a processor that a function of `memory` MB has."""
+    return memory / WHOLE_PROCESSOR_MB
 
 
 @dataclass(frozen=True)

@@ -86,11 +86,8 @@ _PAGES = """\
 | --- | --- |
 | What does it cost on AWS? | [cost.md](cost.md) |
 | How many API calls does a batch take, and how soon are answers collected? | [polling.md](polling.md) |
-| How many batches are over when the rate budget is the limit? | [wall.md](wall.md) |
 | What do Cloudflare's completion events change? | [events.md](events.md) |
-| How long does a job take on a deployed stack, and beside a plain script? | [stack.md](stack.md) |
-| How large may an upload be, and how many jobs at once? | *Growth* below; [simulation.md](simulation.md) |
-| Do the functions keep up with the API's limits? | [latency.md](latency.md) |"""
+| How large may an upload be, and how many jobs at once? | *Growth* below; [simulation.md](simulation.md) |"""
 
 _NOISE = """\
 Noise of this run: the slowest round of a floor took {least:.2f} to {largest:.2f} times as long as its fastest."""
@@ -98,7 +95,7 @@ Noise of this run: the slowest round of a floor took {least:.2f} to {largest:.2f
 _SPLIT = """\
 `dropbatch.core.read.cut.cut` gets 8 MiB blocks of a local file of {megabytes} MB, and what it stages (body and
 index) is written to another file, at the template's limits: 9,500,000 bytes, and 500 to 5,000 records, more in later
-batches. The cost of the S3 client is not included; it is in [latency.md](latency.md). *Floor*: read the blocks, check
+batches. The cost of the S3 client is not included. *Floor*: read the blocks, check
 every line with a reader of msgspec that skips values, write the same bytes. Without a check it would be no floor: to
 copy the bytes takes a third of a split on one machine and more than half on another."""
 

@@ -1,1 +1,0 @@
-"""Measurements of the deployed stack on a local AWS: `python -m bench.stack`."""
