@@ -19,8 +19,8 @@ from botocore.exceptions import ClientError
 
 import dropbatch.core.plan
 import functions.poll.clean as deletions
+import functions.poll.dispatch as sizes
 import functions.poll.files as segments
-import functions.poll.schedule.due_jobs as sizes
 import functions.submit.stream
 import shared.aws.object_store
 import simulation.services.s3

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from functions.poll.schedule.due_items import in_parallel
+from functions.poll.due import in_parallel
 from shared import keys
 from shared.claims import MAX_CLAIMS, claim_seconds
 from shared.errors import RefusedError

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from functions.poll.schedule.due_items import in_parallel
+from functions.poll.due import in_parallel
 from shared.errors import StorageError, UnreadableItemError
 from shared.events.expect import NEW_FOR, REFUSED_NEW_PULL, REFUSED_PULL, pull_interval
 from shared.events.messages import bare_id, event_in

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 
 from dropbatch.core.names import JobState
 from functions.poll.collect import collect
+from functions.poll.due import each_contained
 from functions.poll.poll import poll_batch
-from functions.poll.schedule.due_items import each_contained
 from shared.job_status import build_status, noted_wait, write_status
 from shared.ledger import DueEntry, still_leased
 from shared.models import (

@@ -15,7 +15,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 import functions.poll.files
-import functions.poll.schedule.due_polls
+import functions.poll.polling
 import functions.submit.turn
 from dropbatch.core.names import result
 from local.workers_ai import Fault
@@ -42,7 +42,7 @@ def small_steps(monkeypatch):
     Several turns, many due batches, files of several segments.
     """
     monkeypatch.setattr(functions.submit.turn, "TURN_SECONDS", -1.0)
-    monkeypatch.setattr(functions.poll.schedule.due_polls, "MAX_OWN_POLLS", 1)
+    monkeypatch.setattr(functions.poll.polling, "MAX_OWN_POLLS", 1)
     monkeypatch.setattr(functions.poll.files, "SEGMENT_BYTES", 400)
     monkeypatch.setattr(functions.poll.files, "MIN_COPY_BYTES", 300)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from functions.poll.schedule import due_items
-from functions.poll.schedule.due_items import load
+from functions.poll import due
+from functions.poll.due import load
 from shared.errors import StorageError
 from shared.ledger import DueEntry, Ledger
 from tests.support.doubles.ledger_items import BATCH, JOB, T
@@ -29,7 +29,7 @@ def services(table, monkeypatch):
         return real(job_id)
 
     monkeypatch.setattr(ledger, "job", job_or_error)
-    monkeypatch.setattr(due_items, "count", lambda _: None)
+    monkeypatch.setattr(due, "count", lambda _: None)
     return SimpleNamespace(ledger=ledger, now=lambda: T)
 
 

@@ -2,7 +2,7 @@
 
 import time
 
-from functions.poll.schedule.tick import TICK_SECONDS
+from functions.poll.tick import TICK_SECONDS
 from local.workers_ai import Behaviour, WorkersAI
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from shared.errors import StorageError

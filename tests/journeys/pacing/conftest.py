@@ -2,10 +2,10 @@
 
 import pytest
 
-import functions.poll.schedule.tick
+import functions.poll.tick
 
 
 @pytest.fixture
 def short_ticks(monkeypatch):
     """A tick looks once; the test decides when the next one comes."""
-    monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 0.0)
+    monkeypatch.setattr(functions.poll.tick, "TICK_SECONDS", 0.0)

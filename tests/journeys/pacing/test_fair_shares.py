@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import functions.poll.dispatch
 import functions.poll.handler
 import functions.poll.poll
-import functions.poll.schedule.due_jobs
-import functions.poll.schedule.tick
+import functions.poll.tick
 import functions.poll.visit
 import functions.submit.messages
 import functions.submit.submit
@@ -156,7 +156,7 @@ def test_error_of_one_job_kills_no_tick(start, monkeypatch, short_ticks, state, 
 
 
 def test_model_that_has_stalled_holds_up_no_other(start, api, monkeypatch):
-    monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 5.0)
+    monkeypatch.setattr(functions.poll.tick, "TICK_SECONDS", 5.0)
     monkeypatch.setattr(budget_module, "OUTSTANDING_MINUTES", 1)  # 10 outstanding batches
     world = start(API_CALLS_PER_MINUTE=20, MAX_REQUESTS_PER_BATCH=1)
     stalled, more = job_of("stalled", M2M), job_of("more", M2M, due_at=time.time() + 60)
@@ -176,7 +176,7 @@ def test_model_that_has_stalled_holds_up_no_other(start, api, monkeypatch):
 
 
 def test_first_batch_waits_at_most_two_minutes(start, api, monkeypatch):
-    monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 5.0)
+    monkeypatch.setattr(functions.poll.tick, "TICK_SECONDS", 5.0)
     world = start(API_CALLS_PER_MINUTE=20)
     for name in ("one", "two", "three"):
         services_of().ledger.create_job(job_of(name))

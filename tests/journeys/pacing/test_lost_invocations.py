@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from functions.poll.schedule.tick import tick
+from functions.poll.tick import tick
 from shared.invocation import Invocation
 from shared.models import BatchState
 from shared.pacing.breaker import PauseReason, Permit

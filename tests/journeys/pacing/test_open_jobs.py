@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 import functions.poll.handler
-import functions.poll.schedule.due_polls
-import functions.poll.schedule.tick
+import functions.poll.polling
+import functions.poll.tick
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import SplitPlan
 from shared.aws.attribute_values import attribute, attributes
@@ -76,10 +76,10 @@ def test_job_of_dead_collector_is_over_in_a_minute(start, api, monkeypatch, due_
         put_idle(number)
     world.pass_time(30)
     with monkeypatch.context() as dying:
-        dying.setattr(functions.poll.schedule.due_polls, "visit_job", lambda *_: 1 / 0)
+        dying.setattr(functions.poll.polling, "visit_job", lambda *_: 1 / 0)
         world.tick()
     assert ledger.batch(job_id, "00000000").state is BatchState.DONE
-    monkeypatch.setattr(functions.poll.schedule.tick, "MAX_IDLE_VISITS", 0)
+    monkeypatch.setattr(functions.poll.tick, "MAX_IDLE_VISITS", 0)
 
     world.pass_time(10)
     world.tick()

@@ -13,7 +13,7 @@ import pytest
 
 import functions.poll.handler
 import functions.submit.handler
-from functions.poll.messages import process_message
+from functions.poll.handler import process_message
 from shared.aws.queues import MAX_HOPS, PollMessage, WakeMessage
 from shared.errors import StorageError
 from shared.invocation import Invocation

@@ -129,7 +129,7 @@ def test_without_time_deletion_continues_at_next_tick(start, small_pages, monkey
     world = start(MAX_REQUESTS_PER_BATCH=1)
     finish(world, body=GOOD * 6)
     monkeypatch.setattr(
-        "functions.poll.schedule.tick.clean",
+        "functions.poll.tick.clean",
         lambda services, _: clean(services, services.now()),
     )
     world.pass_time(CLEAN_AFTER_SECONDS)

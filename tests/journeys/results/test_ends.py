@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
+import functions.poll.dispatch
 import functions.poll.poll
-import functions.poll.schedule.due_jobs
-import functions.poll.schedule.tick
+import functions.poll.tick
 import functions.poll.visit
 import functions.submit.turn
 from local.workers_ai import Fault
@@ -32,7 +32,7 @@ def days_pass_quickly(monkeypatch):
 
     Neither decides about an end.
     """
-    monkeypatch.setattr(functions.poll.schedule.tick, "TICK_SECONDS", 0.0)
+    monkeypatch.setattr(functions.poll.tick, "TICK_SECONDS", 0.0)
     monkeypatch.setattr(functions.poll.visit, "MAX_VISIT_SECONDS", 6 * HOUR)
 
 
@@ -110,7 +110,7 @@ def test_unanswered_batch_ends_internal_after_72_hours(world, api, counted, kind
 )
 def test_unwritable_batch_ends_but_answer_is_kept(world, api, monkeypatch, death, large):
     if large:  # Then each try is a message, delivered again and again after a death.
-        monkeypatch.setattr(functions.poll.schedule.due_jobs, "LARGE_RECORDS", 2)
+        monkeypatch.setattr(functions.poll.dispatch, "LARGE_RECORDS", 2)
     real = functions.poll.poll.collect
 
     def broken(services, job, batch, reply):

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from dropbatch.core.names import CONTROL_PK
-from functions.poll import sweep
-from functions.poll.schedule import tick
+from functions.poll import sweep, tick
 from local.workers_ai import Fault
 from local.workers_ai.replies import Cut, Reply
 from shared.pacing import budget

@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 
-from functions.poll.schedule import dispatch_submits, due_items
+from functions.poll import dispatch, due
 from local.workers_ai import Behaviour
 from shared.ledger.batches import Batches
 from shared.pacing.budget import Budget
@@ -73,7 +73,7 @@ def seconds_behind_batches_without_a_job():
 @pytest.mark.slow
 def test_batches_without_a_job_block_others_unless_set_aside(monkeypatch):
     assert seconds_behind_batches_without_a_job() < 600
-    monkeypatch.setattr(due_items, "set_aside", lambda *_: None)
+    monkeypatch.setattr(due, "set_aside", lambda *_: None)
 
     assert seconds_behind_batches_without_a_job() == inf
 
@@ -90,7 +90,7 @@ def messages_without_a_consumer():
 
 def test_dispatch_without_bound_fills_the_queue(monkeypatch):
     assert messages_without_a_consumer() <= 60
-    monkeypatch.setattr(dispatch_submits, "MAX_SUBMITS_WAITING", 1_000_000)
+    monkeypatch.setattr(dispatch, "MAX_SUBMITS_WAITING", 1_000_000)
 
     assert messages_without_a_consumer() > 2_000
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from functions.poll import dispatch, pauses, tick
 from functions.poll import visit as visit_job
-from functions.poll.schedule import due_jobs, pauses, tick
 from functions.submit import create_batches, turn
 from local.workers_ai import Behaviour, Fault
 from shared.aws.queues import Queues, VisitMessage
@@ -91,10 +91,10 @@ def polls_sent():
 
 @pytest.mark.slow
 def test_visits_in_the_queue_of_polls_shut_them_out(monkeypatch):
-    monkeypatch.setattr(due_jobs, "LARGE_RECORDS", 1)
+    monkeypatch.setattr(dispatch, "LARGE_RECORDS", 1)
     assert polls_sent()["poll"] >= 15
-    monkeypatch.setattr(tick, "show_idle_jobs", due_jobs.visit_due_jobs)
-    monkeypatch.setattr(due_jobs, "MAX_VISITS_WAITING", 10_000)
+    monkeypatch.setattr(tick, "show_idle_jobs", dispatch.visit_due_jobs)
+    monkeypatch.setattr(dispatch, "MAX_VISITS_WAITING", 10_000)
     real = Queues._url
     monkeypatch.setattr(
         Queues,

@@ -8,9 +8,8 @@ from math import inf
 
 import pytest
 
-from functions.poll import collect, doubts, poll, sweep
+from functions.poll import collect, dispatch, doubts, poll, sweep
 from functions.poll import visit as visit_job
-from functions.poll.schedule import due_jobs
 from local.workers_ai import Behaviour, Fault
 from shared import job_control
 from shared.ledger.due import DueEntry, DueItems
@@ -56,7 +55,7 @@ def test_failure_after_the_write_that_counts_adds_no_claim(monkeypatch):
 @pytest.mark.slow
 def test_without_a_sweep_cancelled_jobs_end_late(monkeypatch):
     assert backlog.play(SMALL).violations == []
-    for module in (visit_job, due_jobs, sweep):
+    for module in (visit_job, dispatch, sweep):
         monkeypatch.setattr(module, "next_sweep", lambda _job, _now: None)
 
     assert "cancelled jobs end in time" in laws_broken(backlog.play(SMALL).violations)

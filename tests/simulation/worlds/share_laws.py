@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from dropbatch.core.names import CONTROL_PK
-from functions.poll.schedule import tick
+from functions.poll import tick
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from tests.support.aws.wire_items import number, submissions
 

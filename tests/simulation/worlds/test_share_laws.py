@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from dropbatch.core.names import CONTROL_PK
-from functions.poll.schedule import tick
+from functions.poll import tick
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from tests.simulation.worlds import share_laws
 from tests.simulation.worlds.share_laws import Outstanding, ShareLaws

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from functions.poll.messages import process_message
+from functions.poll.handler import process_message
 
 
 @pytest.mark.parametrize("body", ['{"do":"unknown"}', "{}", '{"Records":[]}'])

@@ -3,8 +3,8 @@
 import json
 import re
 
-from functions.poll.schedule.due_items import THREADS
-from functions.poll.schedule.due_polls import BATCHES_PER_MESSAGE
+from functions.poll.due import THREADS
+from functions.poll.polling import BATCHES_PER_MESSAGE
 from shared.settings import ENVIRONMENT
 from shared.spool import MAX_REPLY_BYTES
 from tests.support.aws.translated_template import resolved, target

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from functions.poll.schedule import due_items
-from functions.poll.schedule.dispatch_submits import (
+from functions.poll import due
+from functions.poll.dispatch import (
     DISPATCHED_SECONDS,
     SubmitCalls,
     dispatch,
     send_submits,
 )
-from functions.poll.schedule.due_items import DueItem
+from functions.poll.due import DueItem
 from shared.errors import RefusedError, UnreadableItemError
 from shared.ledger import DueEntry
 from shared.models import BatchState
@@ -97,7 +97,7 @@ def test_denied_queue_is_shown_though_a_job_cannot_be_read(monkeypatch):
         return JOB
 
     monkeypatch.setattr(waits, "show_denied", lambda _, job, error: shown.append(job.job_id))
-    monkeypatch.setattr(due_items, "set_aside", lambda _, due: aside.append(due.job_id))
+    monkeypatch.setattr(due, "set_aside", lambda _, due: aside.append(due.job_id))
     ledger = SimpleNamespace(job=job, batch=lambda *_: READY)
     services = SimpleNamespace(
         ledger=ledger, queues=SimpleNamespace(submit_url="", waiting=refuse), now=lambda: T

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from functions.poll.schedule import pauses
-from functions.poll.schedule.pauses import (
+from functions.poll import pauses
+from functions.poll.pauses import (
     METRIC_OF_REASON,
     OUTAGE_SECONDS,
     SOON_SECONDS,

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from functions.poll import due
 from functions.poll import sweep as module
 from functions.poll.poll import PollOutcome
-from functions.poll.schedule import due_items
 from functions.poll.sweep import SLOW_HOLD_SECONDS, sweep
 from shared.errors import LeaseLostError
 from shared.invocation import Invocation
@@ -94,7 +94,7 @@ class SweptLedger:
 def ledger(monkeypatch):
     swept = SweptLedger()
     monkeypatch.setattr(module, "PAGE_BATCHES", PAGE)
-    monkeypatch.setattr(due_items, "count", swept.errors.append)
+    monkeypatch.setattr(due, "count", swept.errors.append)
     monkeypatch.setattr(
         module,
         "end",

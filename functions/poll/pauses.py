@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from functions.poll.schedule.due_items import readable_job
+from functions.poll.due import readable_job
 from shared.job_status import iso_time
 from shared.models import DueKind
 from shared.observability import count, logger

@@ -1,23 +1,27 @@
-"""Dispatch: sends due batches to the submit function.
+"""Dispatch: what one invocation cannot do is sent to queues, no more than can be done soon.
 
-No more than can call the API before the next tick.
+Batches to submit go to the submit function, as many as can call the API before the next tick. One
+that cannot be submitted now is postponed, so that it hides no other. During a pause of the account,
+only a few batches are read in each cycle, and those that need no call are sent. The time for which
+a batch was due but not read, or was postponed, does not count towards its expiry.
 
-A batch that cannot be submitted now is postponed, so that it hides no other. This is so if its job
-is paused or waits until it is known what it costs, its model waits, or its model has as many
-batches outstanding as it may. During a pause of the account, only a few batches are read in each
-cycle, and those that need no call, because their job was stopped, are sent. The others are put off
-by seconds, so that all are due when the pause ends, whoever ends it. The time for which a batch was
-due but not read, or was postponed, does not count towards its expiry.
+An invocation visits small jobs itself, and sends the large ones and the uploads to read.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from functions.poll.schedule.due_items import DueItem, each_contained, load, postponed
-from shared.aws.queues import MAX_SUBMITS_WAITING, SubmitMessage
+from dropbatch.core.names import JobState
+from functions.poll.due import DueItem, each_contained, load, postponed
+from functions.poll.sweep import next_sweep
+from functions.poll.visit import visit_job
+from shared.aws.queues import MAX_SUBMITS_WAITING, SplitMessage, SubmitMessage, VisitMessage
+from shared.ledger import DueEntry
 from shared.models import BatchState
 from shared.pacing import cost
 from shared.pacing.account import is_of_account, wait_for_account
@@ -27,9 +31,9 @@ from shared.pacing.waits import shown_if_denied
 from shared.retry import soon_after
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from shared.ledger import DueEntry
+    from shared.invocation import Invocation
     from shared.models import Batch, Job, Wait
     from shared.services import Services
 
@@ -45,6 +49,20 @@ MAX_POSTPONED_SECONDS = 1_800.0
 
 A new batch waits less.
 """
+LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20
+"""Records or bytes above which a job's answers are collected and appended outside of ticks."""
+IDLE_VISIT_SECONDS = 40.0
+"""Seconds that a visit of a large job has that only shows how far it is.
+
+Too few to append results.
+"""
+MAX_TURNS_WAITING, MAX_VISITS_WAITING = 20, 20
+"""Messages that wait in the split queue and in the visit queue, up to which more are sent."""
+NO_ROOM_SECONDS = 20.0
+"""Seconds until the next look at a job for which there was no room, so that it hides no other."""
+
+
+# ── submits ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -199,3 +217,89 @@ def dispatch(services: Services, found: list[DueItem]) -> int:
 def _overdue(found: DueItem, now: float) -> float:
     """Seconds since a batch was due."""
     return max(now - (found.batch.due_at or now), 0.0)
+
+
+# ── jobs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def is_large(job: Job, now: float) -> bool:
+    """Whether a step of a job may take so long that a tick must not wait for it."""
+    if job.total is None or next_sweep(job, now) is not None:
+        return True
+    return job.upload.size > LARGE_UPLOAD_BYTES or job.total > LARGE_RECORDS
+
+
+def visit_due_jobs(invocation: Invocation, dues: list[DueEntry]) -> int:
+    """Visit due jobs, and send to queues those whose upload is still being read, and large ones.
+
+    Return how many.
+    """
+    services = invocation.services
+    sent, found = _send_uploads(services, dues)
+    large = [one for one in found if is_large(one[1], services.now())]
+    sent += _send_jobs(services, large, VisitMessage, services.queues.visit_url, MAX_VISITS_WAITING)
+    own = [one for one in found if one not in large]
+    each_contained(services, own, lambda job: visit_job(invocation, job.job_id))
+    return sent + len(own)
+
+
+def show_idle_jobs(invocation: Invocation, dues: list[DueEntry]) -> int:
+    """Visit due jobs only to show how far they are, the large ones only for a moment.
+
+    Return how many.
+    """
+    services = invocation.services
+
+    def visit(job: Job) -> None:
+        now = services.now()
+        ends = now + IDLE_VISIT_SECONDS if is_large(job, now) else math.inf
+        visit_job(invocation.until(ends), job.job_id)
+
+    sent, found = _send_uploads(services, dues)
+    each_contained(services, found, visit)
+    return sent + len(found)
+
+
+def advance_jobs(invocation: Invocation, job_ids: Iterable[str]) -> None:
+    """Visit jobs, each isolated from the others; a job that fails is due again at its `due_at`."""
+    named = [(DueEntry(job_id, "", None), job_id) for job_id in job_ids]
+    each_contained(invocation.services, named, partial(visit_job, invocation))
+
+
+def _send_uploads(
+    services: Services, dues: list[DueEntry]
+) -> tuple[int, list[tuple[DueEntry, Job]]]:
+    """Send the uploads that are still being read; return how many, and the other jobs."""
+    read = each_contained(services, [(due, due.job_id) for due in dues], services.ledger.job)
+    found = [(due, job) for due, job in zip(dues, read, strict=True) if job is not None]
+    uploads = [one for one in found if one[1].state is JobState.SPLITTING]
+    sent = _send_jobs(services, uploads, SplitMessage, services.queues.split_url, MAX_TURNS_WAITING)
+    return sent, [one for one in found if one[1].state is not JobState.SPLITTING]
+
+
+def _send_jobs(
+    services: Services,
+    found: list[tuple[DueEntry, Job]],
+    message: Callable[[str], SplitMessage | VisitMessage],
+    url: str,
+    most: int,
+) -> int:
+    """Send a message for each job that is due, as long as there is room in the queue.
+
+    Return how many were sent.
+    """
+    now = services.now()
+    # The index may be out of date.
+    due = [one for one in found if one[1].due_at is not None and one[1].due_at <= now]
+    room = 0
+    with shown_if_denied(services, (job for _, job in due)):
+        room = max(most - services.queues.waiting(url), 0) if due else 0
+
+    def postpone(job: Job, wait: float) -> Job | None:
+        return services.ledger.postpone_job(job, now + wait)
+
+    chosen = postponed(services, due[:room], lambda job: postpone(job, DISPATCHED_SECONDS))
+    postponed(services, due[room:], lambda job: postpone(job, soon_after(NO_ROOM_SECONDS, 10)))
+    with shown_if_denied(services, chosen):
+        services.queues.send_all([message(job.job_id) for job in chosen])
+    return len(chosen)

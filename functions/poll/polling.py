@@ -9,15 +9,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from functions.poll.dispatch import DISPATCHED_SECONDS, advance_jobs, dispatch, is_large
+from functions.poll.due import DueItem, contained, each_contained, load, postponed
 from functions.poll.poll import (
     COLLECT_SECONDS,
     POLL_BEGUN_SECONDS,
     needs_call,
     poll_batch,
 )
-from functions.poll.schedule.dispatch_submits import DISPATCHED_SECONDS, dispatch
-from functions.poll.schedule.due_items import DueItem, contained, each_contained, load, postponed
-from functions.poll.schedule.due_jobs import advance_jobs, is_large
 from functions.poll.visit import visit_job
 from shared.aws.queues import PollMessage
 from shared.events.expect import waits_for_event

@@ -1,1 +1,0 @@
-"""When something is done: ticks, what is due, visits, pauses, users' commands, early ends."""
