@@ -266,16 +266,6 @@ class Context:
         except (ValueError, KeyError, TypeError):
             raise UsageError(f"This line names no job: {line.strip()[:200]}") from None
 
-    def job(self, name: str) -> Job:
-        """The job with this name."""
-        try:
-            return self.client.job(name)
-        except NotFound:
-            if is_many(name) and name.strip("/"):
-                message = f"{name!r} may be several jobs, and this command takes one."
-                raise UsageError(message) from None
-            raise
-
 
 # ── options ───────────────────────────────────────────────────────────────────────────────────────
 

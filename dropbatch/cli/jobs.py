@@ -233,7 +233,7 @@ def resume(context: Context, *, job: str | None) -> None:
 
 
 def _control(context: Context, job: str | None, word: Literal["pause", "run"], means: str) -> None:
-    found = None if job is None else context.job(job)
+    found = None if job is None else context.client.job(job)
     if found and (state := found.status()["state"]) in FINAL_JOB_STATES:
         _say_over(found, state)
         return

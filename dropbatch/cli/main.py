@@ -15,7 +15,7 @@ from dropbatch.errors import Error
 
 GONE = {
     "tail": "`aws logs tail` follows a function's log: docs/operations.md.",
-    "events": "The stack's parameter CompletionEvents switches them, `dropbatch doctor` shows them.",
+    "events": "The parameter CompletionEvents switches them, `dropbatch doctor` shows them.",
 }
 """Verbs that there were, each with the way out."""
 

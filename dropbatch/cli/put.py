@@ -1,4 +1,4 @@
-"""`put` and `validate`: all files are checked before the first is sent; eight are sent at a time."""
+"""`put` and `validate`: all files are checked before the first is sent, eight at a time."""
 
 from __future__ import annotations
 
