@@ -18,7 +18,7 @@ from tests.support.aws.resources import BUCKET
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'
 BAD = '{"text":"(refused)","target_lang":"es"}\n'
-JOBS = 12
+JOBS = 9
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_get_of_many_lies_beside_their_names(many, tmp_path):
         "reviews/": JOBS,
         "reviews/*": JOBS,
         "inbox/reviews/": JOBS,
-        f"s3://{BUCKET}/results/reviews/0*": 10,
+        f"s3://{BUCKET}/results/reviews/0[0-5]*": 6,
     }
     for at, (name, count) in enumerate(meant.items()):
         out = tmp_path / str(at)
