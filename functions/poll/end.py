@@ -5,6 +5,9 @@ Each step exists already or is repeated if a function dies, and the ledger's fin
 
 from __future__ import annotations
 
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +19,26 @@ from functions.poll.clean import CLEAN_AFTER_SECONDS
 from functions.poll.files import (
     STEP_SECONDS,
     append_segment,
-    assemble_file,
     coverage_error,
-    entry_of,
+    file_key,
+    file_metadata,
+    growing_key,
+    has_segments,
     next_final_batches,
     progress_of,
+    put_file,
     readable,
 )
+from functions.poll.format_of_job import opening_of, result_file
 from functions.poll.manifest import (
+    FileEntry,
     bedrock_manifest,
     build_manifest,
     event_detail,
     retry_record,
 )
+from functions.poll.running_sha256 import RunningSha256, unfinished_bytes
+from shared import keys
 from shared.errors import InvariantError, ObjectNotFoundError, RefusedError
 from shared.job_status import JSON_TYPE, final_status, write_status
 from shared.ledger import still_leased
@@ -39,9 +49,13 @@ if TYPE_CHECKING:
     from functions.poll.files import ReadyBatches
     from functions.poll.format_of_job import Kind
     from shared.invocation import Invocation
-    from shared.models import Job
+    from shared.models import Job, ResultFileProgress
     from shared.services import Services
 
+MAX_DIGEST_READ_BYTES = 1 << 30
+"""Bytes of a file that are read once more for its digest; a local stack's files are small."""
+MAX_PARALLEL_COPIES = 8
+"""Server-side copies at the same time."""
 MANIFEST_BATCHES = 1_000
 """Batches that a manifest lists itself; if there are more, `batches.jsonl` lists them."""
 MAX_REFUSED_SECONDS = 300.0
@@ -220,3 +234,91 @@ def _wanted(job: Job) -> list[Kind]:
         "batches": job.sums.batches > MANIFEST_BATCHES,
     }
     return [kind for kind, is_wanted in wanted.items() if is_wanted]
+
+
+# ── its files ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
+    """Make a file from its segments, or continue to.
+
+    Return the job as it is afterwards, None if time ran out.
+
+    Raises:
+        InvariantError: the segments do not match the job item.
+        LeaseLostError: another run holds the job.
+        StorageError: an AWS service failed, or the file was written and is gone.
+    """
+    store, key = invocation.services.store, file_key(job, kind)
+    if store.head(key) is not None:
+        return job
+    if not has_segments(progress_of(job, kind)):
+        if progress_of(job, kind).size:  # It was put whole, and somebody deleted it.
+            raise ObjectNotFoundError(key)
+        put_file(invocation.services, job, kind, opening_of(store, job, kind))
+        return job
+    job, copied = _resume_upload(invocation.services, job, kind)
+    progress = progress_of(job, kind)
+    growing = [growing_key(job, kind, progress)] if progress.growing else []
+    sources = [
+        *(keys.segment(job.job_id, kind, ordinal) for ordinal in range(progress.segments)),
+        *growing,
+    ]
+    missing = [(number, source) for number, source in enumerate(sources, 1) if number not in copied]
+    with ThreadPoolExecutor(MAX_PARALLEL_COPIES) as threads:
+        for start in range(0, len(missing), MAX_PARALLEL_COPIES):
+            if not invocation.allows(STEP_SECONDS):
+                return None
+            chosen = missing[start : start + MAX_PARALLEL_COPIES]
+            list(
+                threads.map(
+                    lambda piece: store.upload_part_copy(key, progress.upload, *piece), chosen
+                )
+            )
+    pieces = store.list_parts(key, progress.upload)
+    size = sum(piece.size for piece in pieces)
+    if len(pieces) != len(sources) or size != progress.size:
+        raise coverage_error(
+            job, f"the segments of {kind} hold {size} bytes, expected {progress.size}"
+        )
+    store.complete_multipart_upload(key, progress.upload, pieces)
+    return job
+
+
+def _resume_upload(services: Services, job: Job, kind: Kind) -> tuple[Job, set[int]]:
+    """The job with the upload of a file, begun if there is none.
+
+    And the numbers of the pieces that it has.
+    """
+    progress, key = progress_of(job, kind), file_key(job, kind)
+    if progress.upload:
+        with suppress(ObjectNotFoundError):  # S3 removes unfinished uploads after a week.
+            return job, {piece.number for piece in services.store.list_parts(key, progress.upload)}
+    content_type = result_file(job, kind).content_type
+    upload = services.store.create_multipart_upload(key, file_metadata(job, kind), content_type)
+    changed = services.ledger.update_leased_job(job, {kind: replace(progress, upload=upload)})
+    return still_leased(changed, job.job_id), set()
+
+
+def entry_of(services: Services, job: Job, kind: Kind) -> FileEntry:
+    """A file that exists, as the manifest lists it."""
+    progress, name = progress_of(job, kind), result_file(job, kind).name
+    if not progress.size:
+        content = opening_of(services.store, job, kind)
+        return FileEntry(name, kind, len(content), hashlib.sha256(content).hexdigest(), 0)
+    digest = _digest_of(services, file_key(job, kind), progress)
+    return FileEntry(name, kind, progress.size, digest, progress.lines)
+
+
+def _digest_of(services: Services, key: str, progress: ResultFileProgress) -> str | None:
+    """A file's SHA-256; where Python cannot keep a running one, a small file is read once more."""
+    if progress.sha:
+        rest = unfinished_bytes(progress.size)
+        tail = services.store.get(key, progress.size - rest, rest)
+        return RunningSha256(progress.sha, tail).hexdigest()
+    if progress.size > MAX_DIGEST_READ_BYTES:
+        return None
+    digest = hashlib.sha256()
+    for block in services.store.sections([(key, 0, progress.size)]):
+        digest.update(block)
+    return digest.hexdigest()

@@ -12,10 +12,7 @@ of a table's file begins with its header.
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain, groupby
@@ -25,11 +22,11 @@ import msgspec
 
 from dropbatch.core import names
 from functions.poll.format_of_job import JSON_LINES, Kind, opening_of, result_file
-from functions.poll.manifest import FileEntry, batch_entry
+from functions.poll.manifest import batch_entry
 from functions.poll.result_lines import unwritten_lines
 from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished_bytes
 from shared import keys
-from shared.errors import InvariantError, ObjectNotFoundError, UnreadableItemError
+from shared.errors import InvariantError, UnreadableItemError
 from shared.job_status import PendingBatches
 from shared.ledger import still_leased
 from shared.models import Batch, BatchState, Job, JobTotals, Part, ResultFileProgress
@@ -40,7 +37,6 @@ from shared.pacing.waits import CALLS_DENIED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shared.invocation import Invocation
     from shared.services import Services
 
 SEGMENT_BYTES = 64 << 20
@@ -58,10 +54,6 @@ PAGE_BATCHES = 100
 """Batches read after a gap, to count those that are done."""
 STEP_SECONDS = 45.0
 """Time a run must have left to begin another step."""
-MAX_DIGEST_READ_BYTES = 1 << 30
-"""Bytes of a file that are read once more for its digest; a local stack's files are small."""
-MAX_PARALLEL_COPIES = 8
-"""Server-side copies at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +208,7 @@ def append_segment(
     with tempfile.TemporaryFile() as spool:
         if progress.growing:
             spool.writelines(
-                services.store.blocks(_growing_key(job, kind, progress), 0, progress.growing_size)
+                services.store.blocks(growing_key(job, kind, progress), 0, progress.growing_size)
             )
         digest = None
         if is_possible():
@@ -232,10 +224,10 @@ def append_segment(
             step = step._replace(
                 progress=replace(step.progress, size=size, sha=digest.state() if digest else "")
             )
-            if final and not _has_segments(progress):
+            if final and not has_segments(progress):
                 # A file of one piece holds every batch there is: any run writes the same bytes.
                 spool.seek(0)
-                _put_file(services, job, kind, spool)
+                put_file(services, job, kind, spool)
             else:
                 step = _put_segment(services, job, kind, spool, step)
     changes: dict[str, object] = {kind: step.progress} | (
@@ -302,7 +294,7 @@ def _put_segment(services: Services, job: Job, kind: Kind, spool: IO[bytes], ste
     spool.seek(0)
     if length < _grown(MIN_COPY_BYTES, moved):
         moved = replace(moved, growing=moved.growing + 1, growing_size=length)
-        key = _growing_key(job, kind, moved)
+        key = growing_key(job, kind, moved)
     else:
         key = keys.segment(job.job_id, kind, moved.segments)
         moved = replace(moved, segments=moved.segments + 1, growing=0, growing_size=0)
@@ -345,11 +337,13 @@ def _part(batch: Batch) -> Part:
     return batch.part
 
 
-def _growing_key(job: Job, kind: Kind, progress: ResultFileProgress) -> str:
+def growing_key(job: Job, kind: Kind, progress: ResultFileProgress) -> str:
+    """Key of the segment that is still too small to be copied."""
     return keys.segment(job.job_id, kind, progress.segments, progress.growing)
 
 
-def _has_segments(progress: ResultFileProgress) -> bool:
+def has_segments(progress: ResultFileProgress) -> bool:
+    """Whether anything of a file is in segments."""
     return progress.segments > 0 or progress.growing > 0
 
 
@@ -357,68 +351,7 @@ def _grown(size: int, progress: ResultFileProgress) -> int:
     return size << progress.segments // SEGMENTS_BEFORE_DOUBLING
 
 
-# ── assembling the file ───────────────────────────────────────────────────────────────────────────
-
-
-def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
-    """Make a file from its segments, or continue to.
-
-    Return the job as it is afterwards, None if time ran out.
-
-    Raises:
-        InvariantError: the segments do not match the job item.
-        LeaseLostError: another run holds the job.
-        StorageError: an AWS service failed, or the file was written and is gone.
-    """
-    store, key = invocation.services.store, file_key(job, kind)
-    if store.head(key) is not None:
-        return job
-    if not _has_segments(progress_of(job, kind)):
-        if progress_of(job, kind).size:  # It was put whole, and somebody deleted it.
-            raise ObjectNotFoundError(key)
-        _put_file(invocation.services, job, kind, opening_of(store, job, kind))
-        return job
-    job, copied = _resume_upload(invocation.services, job, kind)
-    progress = progress_of(job, kind)
-    growing = [_growing_key(job, kind, progress)] if progress.growing else []
-    sources = [
-        *(keys.segment(job.job_id, kind, ordinal) for ordinal in range(progress.segments)),
-        *growing,
-    ]
-    missing = [(number, source) for number, source in enumerate(sources, 1) if number not in copied]
-    with ThreadPoolExecutor(MAX_PARALLEL_COPIES) as threads:
-        for start in range(0, len(missing), MAX_PARALLEL_COPIES):
-            if not invocation.allows(STEP_SECONDS):
-                return None
-            chosen = missing[start : start + MAX_PARALLEL_COPIES]
-            list(
-                threads.map(
-                    lambda piece: store.upload_part_copy(key, progress.upload, *piece), chosen
-                )
-            )
-    pieces = store.list_parts(key, progress.upload)
-    size = sum(piece.size for piece in pieces)
-    if len(pieces) != len(sources) or size != progress.size:
-        raise coverage_error(
-            job, f"the segments of {kind} hold {size} bytes, expected {progress.size}"
-        )
-    store.complete_multipart_upload(key, progress.upload, pieces)
-    return job
-
-
-def _resume_upload(services: Services, job: Job, kind: Kind) -> tuple[Job, set[int]]:
-    """The job with the upload of a file, begun if there is none.
-
-    And the numbers of the pieces that it has.
-    """
-    progress, key = progress_of(job, kind), file_key(job, kind)
-    if progress.upload:
-        with suppress(ObjectNotFoundError):  # S3 removes unfinished uploads after a week.
-            return job, {piece.number for piece in services.store.list_parts(key, progress.upload)}
-    content_type = result_file(job, kind).content_type
-    upload = services.store.create_multipart_upload(key, file_metadata(job, kind), content_type)
-    changed = services.ledger.update_leased_job(job, {kind: replace(progress, upload=upload)})
-    return still_leased(changed, job.job_id), set()
+# ── the whole file ────────────────────────────────────────────────────────────────────────────────
 
 
 def file_key(job: Job, kind: Kind) -> str:
@@ -434,33 +367,9 @@ def file_metadata(job: Job, kind: Kind) -> dict[str, str]:
     return {"model": job.plan.model, "retry-of": job.job_id} if kind == "retry" else {}
 
 
-def _put_file(services: Services, job: Job, kind: Kind, content: bytes | IO[bytes]) -> None:
+def put_file(services: Services, job: Job, kind: Kind, content: bytes | IO[bytes]) -> None:
     """Put a whole result file once."""
     content_type = result_file(job, kind).content_type
     services.store.put_if_absent(
         file_key(job, kind), content, file_metadata(job, kind), kind=content_type
     )
-
-
-def entry_of(services: Services, job: Job, kind: Kind) -> FileEntry:
-    """A file that exists, as the manifest lists it."""
-    progress, name = progress_of(job, kind), result_file(job, kind).name
-    if not progress.size:
-        content = opening_of(services.store, job, kind)
-        return FileEntry(name, kind, len(content), hashlib.sha256(content).hexdigest(), 0)
-    digest = _digest_of(services, file_key(job, kind), progress)
-    return FileEntry(name, kind, progress.size, digest, progress.lines)
-
-
-def _digest_of(services: Services, key: str, progress: ResultFileProgress) -> str | None:
-    """A file's SHA-256; where Python cannot keep a running one, a small file is read once more."""
-    if progress.sha:
-        rest = unfinished_bytes(progress.size)
-        tail = services.store.get(key, progress.size - rest, rest)
-        return RunningSha256(progress.sha, tail).hexdigest()
-    if progress.size > MAX_DIGEST_READ_BYTES:
-        return None
-    digest = hashlib.sha256()
-    for block in services.store.sections([(key, 0, progress.size)]):
-        digest.update(block)
-    return digest.hexdigest()

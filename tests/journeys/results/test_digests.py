@@ -7,6 +7,7 @@ import hashlib
 
 import pytest
 
+from functions.poll import end
 from functions.poll import files as segments
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -47,7 +48,7 @@ def test_without_library_files_are_read_once_more(start, small_steps, monkeypatc
 @pytest.mark.slow
 def test_file_too_large_to_reread_has_no_digest(start, small_steps, monkeypatch):
     monkeypatch.setattr(segments, "is_possible", lambda: False)
-    monkeypatch.setattr(segments, "MAX_DIGEST_READ_BYTES", 300)
+    monkeypatch.setattr(end, "MAX_DIGEST_READ_BYTES", 300)
 
     world = run(start)
 
