@@ -1,4 +1,4 @@
-"""What the use cases work with, and what each invocation leaves due at its end."""
+"""What the use cases work with: clients and settings, and the running invocation's time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import math
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from shared.errors import StorageError
 from shared.ledger import Ledger
 from shared.pacing.wake import LeftDue, wake
+from shared.retry import exponential
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from aws_lambda_powertools.utilities.typing import LambdaContext
 
     from shared.aws.event_bus import EventBus
     from shared.aws.object_store import ObjectStore
@@ -25,6 +29,14 @@ if TYPE_CHECKING:
     from shared.pacing.wake import Wakes
     from shared.settings import Settings
     from shared.workers_ai.client import WorkersAI
+
+
+T = TypeVar("T")
+
+CALLER_RESERVE_SECONDS = 10.0
+"""Seconds that are left for the caller of `retry` if the step never succeeds."""
+FIRST_STEP_SECONDS, MAX_STEP_SECONDS = 0.2, 5.0
+"""Seconds between two tries of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +98,66 @@ class Services:
         """
         if self.budget.lift(permit, model):
             wake(self, self.now(), at_once=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One invocation of a function.
+
+    Attributes:
+        services: the process's clients and settings.
+        deadline: Unix seconds at which Lambda ends it.
+    """
+
+    services: Services
+    deadline: float
+
+    @staticmethod
+    def of(services: Services, context: LambdaContext) -> Invocation:
+        """The invocation that Lambda describes by a context."""
+        return Invocation(services, services.now() + context.get_remaining_time_in_millis() / 1000)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until its end."""
+        return self.deadline - self.services.now()
+
+    def allows(self, seconds: float) -> bool:
+        """Whether so many seconds are left."""
+        return self.seconds_left >= seconds
+
+    def until(self, end: float) -> Invocation:
+        """The same invocation with an earlier end, Unix seconds.
+
+        Its own end stays if that comes first.
+        """
+        return replace(self, deadline=min(self.deadline, end))
+
+    def retry(self, step: Callable[[], T]) -> T:
+        """Run a step, again if necessary, until no AWS service fails in it.
+
+        Args:
+            step: may be run more than once.
+
+        Raises:
+            StorageError: the time is used up.
+        """
+        tries = 0
+        while True:
+            before = self.seconds_left
+            try:
+                return step()
+            except StorageError:
+                wait = exponential(FIRST_STEP_SECONDS, tries, MAX_STEP_SECONDS)
+                left = self.seconds_left
+                # A call that hung is likely to hang as long again.
+                if left < CALLER_RESERVE_SECONDS + wait + (before - left):
+                    raise
+                self.services.sleep(wait)
+                tries += 1
+
+    @contextmanager
+    def called_by_message(self, hops: int) -> Iterator[Invocation]:
+        """The same invocation with the services of one message (`Services.called_by_message`)."""
+        with self.services.called_by_message(hops) as own:
+            yield replace(self, services=own)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from functions.poll.due import in_parallel
 from shared import keys
-from shared.claims import MAX_CLAIMS, claim_seconds
 from shared.errors import RefusedError
 from shared.models import DueKind
 from shared.observability import count, logger
+from shared.retry import MAX_CLAIMS, claim_seconds
 
 if TYPE_CHECKING:
     from shared.ledger import DueEntry

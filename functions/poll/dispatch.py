@@ -33,9 +33,8 @@ from shared.retry import soon_after
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from shared.invocation import Invocation
     from shared.models import Batch, Job, Wait
-    from shared.services import Services
+    from shared.services import Invocation, Services
 
 MAX_EXAMINED = 50
 """Most due batches that one cycle reads."""

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from dropbatch.core.read.index import build_body, record_spans
 from shared import keys
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
-from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Records
 from shared.observability import batch_log_fields, count, logger
+from shared.retry import MAX_SECONDS_TO_ACCEPTANCE
 from shared.staged_batch import StagedInfo, decode_index, encode_index, original_spans
 
 if TYPE_CHECKING:

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from functions.poll.collect import MAX_SUBMITS, collect, failed_for_capacity
 from shared.api_messages import attach_api_message
 from shared.aws.queues import VisitMessage
-from shared.claims import claim_seconds
 from shared.models import PAST_DEADLINE, Batch, BatchState, Doubt, ErrorDetail, Job, cause_of
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.breaker import PauseReason, Permit
 from shared.pacing.cost import allows_batch
 from shared.pacing.waits import clear_failing, is_lasting, note_failing
-from shared.retry import poll_back_off, soon_after
+from shared.retry import claim_seconds, poll_back_off, soon_after
 from shared.workers_ai.error_codes import (
     METRIC_OF_CLASS,
     RETRYABLE_ITEM_CODES,

@@ -11,9 +11,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
 from shared.errors import StorageError, UnreadableItemError
 from shared.observability import count, count_broken_law, logger
+from shared.retry import MAX_CLAIMS, claim_seconds, report_stuck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -48,9 +48,8 @@ from shared.observability import count, logger
 if TYPE_CHECKING:
     from functions.poll.files import ReadyBatches
     from functions.poll.format_of_job import Kind
-    from shared.invocation import Invocation
     from shared.models import Job, ResultFileProgress
-    from shared.services import Services
+    from shared.services import Invocation, Services
 
 MAX_DIGEST_READ_BYTES = 1 << 30
 """Bytes of a file that are read once more for its digest; a local stack's files are small."""

@@ -15,10 +15,10 @@ from functions.poll.visit import visit_job
 from shared.aws.object_events import parse_notification
 from shared.aws.queues import PollMessage, VisitMessage, WakeMessage, decode_message
 from shared.bootstrap import build_in_init, services
-from shared.invocation import Invocation
 from shared.job_control import follow_job_control
 from shared.observability import LoggingBatchProcessor, logger, metrics
 from shared.pacing.wake import wake as plan_wake
+from shared.services import Invocation
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord

@@ -16,7 +16,6 @@ from functions.poll.collect import StoredReply, collect, is_partial
 from functions.poll.divide import give_up, isolate
 from functions.poll.doubts import LATE, Poll, answered_at, end, submit_again
 from shared import keys
-from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.expect import note_answer, pending_until
 from shared.models import (
@@ -30,6 +29,7 @@ from shared.models import (
 )
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.waits import clear_failing, show_denied
+from shared.retry import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
 from shared.workers_ai.error_codes import ErrorClass
 from shared.workers_ai.rejections import classify_rejection
 from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected, Reply
@@ -37,9 +37,8 @@ from shared.workers_ai.results import Answer, parse_answer
 from shared.workers_ai.usage import mean_answer
 
 if TYPE_CHECKING:
-    from shared.invocation import Invocation
     from shared.pacing.breaker import Permit
-    from shared.services import Services
+    from shared.services import Invocation, Services
 
 POLL_SECONDS = 75.0
 """The longest a poll may take, reading a large answer included."""

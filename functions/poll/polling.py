@@ -30,9 +30,8 @@ from shared.pacing.waits import is_lasting, shown_if_denied
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shared.invocation import Invocation
     from shared.models import Batch
-    from shared.services import Services
+    from shared.services import Invocation, Services
 
 MAX_OWN_POLLS = 16
 """Batches that one cycle polls itself, of small jobs only; more are sent to other invocations."""

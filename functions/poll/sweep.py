@@ -43,8 +43,7 @@ from shared.observability import logger
 from shared.pacing.breaker import Permit
 
 if TYPE_CHECKING:
-    from shared.invocation import Invocation
-    from shared.services import Services
+    from shared.services import Invocation, Services
 
 PAGE_BATCHES, PAGE_BYTES = 100, 64 << 20
 """Most batches of a page, and bytes of bodies that it may read after which it ends.

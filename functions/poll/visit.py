@@ -24,13 +24,6 @@ from functions.poll.files import (
     next_final_batches,
 )
 from functions.poll.sweep import next_sweep, sweep
-from shared.claims import (
-    CLAIMS_BEFORE_ALARM,
-    MAX_CLAIMS,
-    claim_seconds,
-    report_stuck,
-    retry_seconds,
-)
 from shared.errors import (
     LeaseLostError,
     StorageError,
@@ -42,13 +35,19 @@ from shared.observability import count, logger
 from shared.pacing import cost
 from shared.pacing.account import account_fault, watch_account
 from shared.pacing.waits import report_long_wait, show_denied, waiting_for
-from shared.retry import exponential
+from shared.retry import (
+    CLAIMS_BEFORE_ALARM,
+    MAX_CLAIMS,
+    claim_seconds,
+    exponential,
+    report_stuck,
+    retry_seconds,
+)
 
 if TYPE_CHECKING:
     from functions.poll.files import ReadyBatches
-    from shared.invocation import Invocation
     from shared.models import Batch, Status
-    from shared.services import Services
+    from shared.services import Invocation, Services
 
 QUICK_LOOK_BATCHES = 10
 """Batches read when a part arrived shortly after another, to see whether it was the last."""

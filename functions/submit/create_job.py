@@ -16,12 +16,12 @@ from dropbatch.core.plan import first_plan, with_default_model
 from functions.submit.denied_uploads import end_notice, show_denied_event
 from functions.submit.job_options import find_retried, pin_options, resolve_options
 from functions.submit.pin_plan import limits_of
-from shared.claims import retry_seconds
 from shared.errors import RefusedError, StorageError
 from shared.job_status import JSON_TYPE, build_status, encode_status
 from shared.models import ErrorDetail, Job, Upload
 from shared.observability import count, logger
 from shared.pacing.cost import first_limit
+from shared.retry import retry_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,8 @@ from aws_lambda_powertools.utilities.batch import process_partial_response
 
 from functions.submit.messages import process_message
 from shared.bootstrap import build_in_init, services
-from shared.invocation import Invocation
 from shared.observability import LoggingBatchProcessor, logger, metrics
+from shared.services import Invocation
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord

@@ -25,17 +25,16 @@ from functions.submit.submit import POST_SECONDS, SETTLE_SECONDS, submit_batch
 from functions.submit.turn import lease_turn, take_turn
 from shared.aws.object_events import parse_notification
 from shared.aws.queues import FIRST_BATCH, SplitMessage, SubmitMessage, decode_message
-from shared.claims import report_stuck, retry_seconds
 from shared.errors import RefusedError, StorageError, UploadDeniedError
 from shared.observability import logger
 from shared.pacing.waits import show_denied
+from shared.retry import report_stuck, retry_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shared.invocation import Invocation
     from shared.models import Job
-    from shared.services import Services
+    from shared.services import Invocation, Services
 
 DEATH_MARGIN_SECONDS = 30.0
 """Seconds after an invocation's end at which its message is delivered again if it died."""

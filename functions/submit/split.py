@@ -22,13 +22,13 @@ from functions.submit.create_batches import Outbox, batches_before, create_batch
 from functions.submit.pin_plan import put_job_record
 from functions.submit.stage_batches import MAX_PUTS, put_ahead
 from shared.aws.queues import VisitMessage
-from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError, StorageError, UploadDeniedError
 from shared.job_control import obey
 from shared.job_status import build_status, noted_wait, write_status
 from shared.ledger import still_leased
 from shared.models import ErrorDetail, Job
 from shared.observability import logger
+from shared.retry import MAX_CLAIMS
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -26,7 +26,6 @@ from functions.submit.references import is_refused_for_references, without_refer
 from shared import keys
 from shared.api_messages import attach_api_message
 from shared.aws.queues import SubmitMessage, VisitMessage
-from shared.claims import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.expect import expect_events
 from shared.events.subscribe import subscribe
@@ -46,7 +45,7 @@ from shared.pacing import cost
 from shared.pacing.account import is_of_account, wait_for_account
 from shared.pacing.breaker import LIFT_LOOK_SECONDS, LIFTED, Pause, PauseReason, Permit
 from shared.pacing.waits import clear_failing, note_failing
-from shared.retry import soon_after, submit_back_off
+from shared.retry import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE, soon_after, submit_back_off
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.error_codes import (
     FIREWALL,
@@ -60,8 +59,7 @@ from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected
 from shared.workers_ai.results import Answer
 
 if TYPE_CHECKING:
-    from shared.invocation import Invocation
-    from shared.services import Services
+    from shared.services import Invocation, Services
 
 POST_SECONDS = 60.0
 """The longest a POST may take, its reply included."""

@@ -15,10 +15,10 @@ from functions.submit.create_job import TURN_LEASE_SECONDS
 from functions.submit.denied_uploads import wait_or_fail
 from functions.submit.pin_plan import pin_plan, reader_for
 from functions.submit.stream import read_decompressed
-from shared.claims import CLAIMS_BEFORE_ALARM, claim_seconds, report_stuck, retry_seconds
 from shared.errors import LeaseLostError, StorageError, UploadDeniedError
 from shared.observability import logger
 from shared.pacing.waits import show_denied
+from shared.retry import CLAIMS_BEFORE_ALARM, claim_seconds, report_stuck, retry_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     from dropbatch.core.formats.base import Reader
     from dropbatch.core.read.cut import Cut
-    from shared.invocation import Invocation
     from shared.models import Job
-    from shared.services import Services
+    from shared.services import Invocation, Services
 
 TURN_SECONDS = 60.0
 """How long one run reads before it ends its turn.

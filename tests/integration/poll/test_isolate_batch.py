@@ -22,7 +22,6 @@ from functions.poll.divide import (
     UNIFORM,
     isolate,
 )
-from shared.claims import MAX_SECONDS_TO_ACCEPTANCE
 from shared.errors import InvariantError
 from shared.ledger import Ledger
 from shared.ledger.item_keys import batch_key
@@ -35,6 +34,7 @@ from shared.models import (
     JobControl,
     Submission,
 )
+from shared.retry import MAX_SECONDS_TO_ACCEPTANCE
 from tests.support.doubles.ledger_items import JOB, REASON, SPLIT, T
 
 CAUSE = "5006"

@@ -11,7 +11,6 @@ import functions.poll.doubts
 import functions.poll.poll
 from functions.poll.poll import POLL_FAILED, needs_call
 from shared import keys
-from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError
 from shared.models import (
     CANCEL,
@@ -25,6 +24,7 @@ from shared.models import (
     JobControl,
     Submission,
 )
+from shared.retry import MAX_CLAIMS
 from shared.workers_ai.replies import Accepted, OutcomeUnknown, Pending
 from tests.support.doubles.ledger_items import BATCH, JOB, REASON, T
 from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, NEXT_POLL, RUNNING

@@ -17,7 +17,6 @@ from functions.poll.visit import (
     STATUS_SECONDS,
     VISIT_LEASE_SECONDS,
 )
-from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS
 from shared.errors import InvariantError, StorageError
 from shared.models import (
     CANCEL,
@@ -29,6 +28,7 @@ from shared.models import (
     Sweep,
     SweepGoal,
 )
+from shared.retry import CLAIMS_BEFORE_ALARM, MAX_CLAIMS
 from tests.support.doubles.ledger_items import REASON, T
 from tests.support.doubles.visited_jobs import LINE
 

@@ -13,9 +13,9 @@ from functions.poll import end
 from functions.poll import files as result_files
 from functions.poll.clean import CLEAN_AFTER_SECONDS
 from functions.poll.files import STEP_SECONDS, next_final_batches
-from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
 from shared.models import Job, JobTotals, ResultFileProgress, Status
+from shared.retry import MAX_CLAIMS
 from tests.support.doubles.ledger_items import JOB, M2M, REASON, T
 from tests.support.doubles.visited_jobs import LINE
 

@@ -12,9 +12,9 @@ from functions.poll import end
 from functions.poll import files as result_files
 from functions.poll import visit as module
 from functions.poll.visit import MIN_ANSWERED_RECORDS, STATUS_SECONDS
-from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
 from shared.models import MAX_JOB_SECONDS, CostLimit, JobControl, Status, Sweep, SweepGoal
+from shared.retry import MAX_CLAIMS
 from tests.support.doubles.ledger_items import REASON, T
 from tests.support.doubles.visited_jobs import LINE
 

@@ -24,9 +24,9 @@ from local.template import default_variables
 from shared import bootstrap as composition
 from shared.bootstrap import BUSY_WAITS, Waits
 from shared.errors import StorageError
-from shared.invocation import Invocation
 from shared.models import Submission
 from shared.pacing.breaker import Permit
+from shared.services import Invocation
 from tests.support.doubles import ledger_items
 from tests.support.doubles.ledger_items import SUBMITTING
 

@@ -20,12 +20,12 @@ import functions.submit.messages
 import functions.submit.submit
 from dropbatch.core.names import JobState, result
 from shared.aws.queues import MAX_SUBMITS_WAITING
-from shared.claims import MAX_CLAIMS
 from shared.errors import StorageError
 from shared.ledger import Ledger
 from shared.models import BatchState, DueKind, ErrorDetail
 from shared.pacing import budget as budget_module
 from shared.pacing.breaker import PauseReason, Permit
+from shared.retry import MAX_CLAIMS
 from tests.support.journeys.placed_items import (
     BGE,
     DAY,

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import pytest
 
 from functions.poll.tick import tick
-from shared.invocation import Invocation
 from shared.models import BatchState
 from shared.pacing.breaker import PauseReason, Permit
+from shared.services import Invocation
 from shared.workers_ai.replies import OutcomeUnknown
 from tests.support.journeys.deaths import Boundaries, mortal_world
 from tests.support.journeys.placed_items import (

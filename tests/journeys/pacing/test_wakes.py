@@ -16,9 +16,9 @@ import functions.submit.handler
 from functions.poll.handler import process_message
 from shared.aws.queues import MAX_HOPS, PollMessage, WakeMessage
 from shared.errors import StorageError
-from shared.invocation import Invocation
 from shared.pacing.breaker import control_key
 from shared.pacing.wake import LOOKED_FOR, LeftDue, Wakes, wake
+from shared.services import Invocation
 from tests.support.aws.resources import TABLE
 
 BGE = "@cf/baai/bge-small-en-v1.5"

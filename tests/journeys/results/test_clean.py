@@ -10,8 +10,8 @@ import functions.poll.clean
 import functions.poll.handler
 from functions.poll.clean import CLAIM_SECONDS, CLEAN_AFTER_SECONDS, clean
 from shared.aws.object_store import ObjectStore
-from shared.claims import MAX_CLAIMS
 from shared.ledger import Ledger
+from shared.retry import MAX_CLAIMS
 from tests.support.aws.resources import BUCKET, TABLE
 from tests.support.journeys.deaths import DiedError
 from tests.support.translations import M2M

@@ -5,7 +5,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from local.workers_ai import Fault
-from shared import claims as patience
+from shared import retry as patience
 
 M2M = "@cf/meta/m2m100-1.2b"
 GREETINGS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(3)]

@@ -15,10 +15,10 @@ from functions.submit.split import split
 from functions.submit.turn import lease_turn, take_turn
 from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
-from shared.invocation import Invocation
 from shared.models import Batch, ErrorDetail, Job, Upload
 from shared.pacing.budget import Free
 from shared.pacing.wake import LeftDue
+from shared.services import Invocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

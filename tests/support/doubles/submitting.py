@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import functions.submit.submit
 from functions.submit.submit import submit_batch
 from shared.errors import ObjectNotFoundError
-from shared.invocation import Invocation
 from shared.ledger import Ledger
 from shared.models import Batch, BatchState, ErrorDetail, Job, Wait
 from shared.pacing.breaker import Pause, PauseReason, Permit
 from shared.pacing.wake import LeftDue
+from shared.services import Invocation
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.replies import Accepted, Rejected, Reply
 from tests.support.doubles.ledger_items import JOB, READY, OneItem, T

@@ -13,10 +13,10 @@ from functions.poll.visit import visit_job
 from shared import keys
 from shared.aws.attribute_values import attribute
 from shared.aws.object_store import ObjectStore
-from shared.invocation import Invocation
 from shared.ledger import Ledger
 from shared.models import Batch, BatchState, DueKind, Job, Part, Records
 from shared.pacing.budget import Budget
+from shared.services import Invocation
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import JOB, T
 

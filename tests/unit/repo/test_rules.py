@@ -26,9 +26,9 @@ from local.template import defaults, properties, template
 from local.workers_ai import Behaviour
 from local.workers_ai import worker as stand_in
 from shared.aws.queues import MAX_HOPS
-from shared.claims import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.ledger.item_keys import LIFE_SECONDS
 from shared.models import MAX_JOB_SECONDS
+from shared.retry import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.settings import MAX_CALLS
 from shared.spool import MAX_REPLY_BYTES
 from shared.workers_ai import error_codes

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shared import claims
-from shared.claims import MAX_CLAIMS, claim_seconds, report_stuck
+from shared import retry
+from shared.retry import MAX_CLAIMS, claim_seconds, report_stuck
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_claims_wait_3_minutes_to_an_hour(others, usual, waits):
 )
 def test_item_is_stuck_after_twenty_claims(monkeypatch, others, is_reported):
     counted = []
-    monkeypatch.setattr(claims, "count", counted.append)
+    monkeypatch.setattr(retry, "count", counted.append)
 
     report_stuck(others, "job", "00000000")
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from shared.errors import StorageError
-from shared.invocation import CALLER_RESERVE_SECONDS, Invocation
+from shared.services import CALLER_RESERVE_SECONDS, Invocation
 
 DEADLINE = 0.0
 """So that the seconds left have no rounding."""

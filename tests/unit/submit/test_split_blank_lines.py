@@ -13,8 +13,8 @@ from dropbatch.core.plan import Checkpoint
 from dropbatch.core.read import cut
 from functions.submit import split, stream, turn
 from shared.errors import StorageError
-from shared.invocation import Invocation
 from shared.models import Reading
+from shared.services import Invocation
 from tests.support.doubles.splitting import RECORDS, Fake
 
 BLANK = 4_000

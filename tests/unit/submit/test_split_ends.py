@@ -13,9 +13,9 @@ from dropbatch.core.names import JobState
 from dropbatch.core.plan import Checkpoint
 from dropbatch.errors import UploadRefused
 from functions.submit import split, turn
-from shared.claims import MAX_CLAIMS
 from shared.errors import InvariantError
 from shared.models import CANCEL, ErrorDetail, JobControl
+from shared.retry import MAX_CLAIMS
 from tests.support.doubles.splitting import SIZES, Fake, place
 
 NOW = 1_000.0

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-import shared.claims
+import shared.retry
 from dropbatch.core.names import JobState
 from dropbatch.errors import UploadRefused
 from functions.submit import turn as module
 from functions.submit.turn import Turn, TurnOverError
 from shared.errors import StorageError
-from shared.invocation import Invocation
 from shared.models import Reading
+from shared.services import Invocation
 from tests.support.doubles.splitting import SIZES, UPLOAD, Fake, place
 
 NOW = 1_000.0
@@ -97,7 +97,7 @@ def test_failed_turn_is_repeated_soon_at_first(claims, wait):
 @pytest.mark.parametrize(("claims", "stuck"), [(20, []), (21, ["StuckItems"])])
 def test_job_whose_turns_keep_failing_is_counted(monkeypatch, claims, stuck):
     counted = []
-    monkeypatch.setattr(shared.claims, "count", counted.append)
+    monkeypatch.setattr(shared.retry, "count", counted.append)
     fake = Fake()
     fake.job = replace(fake.job, claims=claims)
 

@@ -13,7 +13,6 @@ from functions.poll import sweep as module
 from functions.poll.poll import PollOutcome
 from functions.poll.sweep import SLOW_HOLD_SECONDS, sweep
 from shared.errors import LeaseLostError
-from shared.invocation import Invocation
 from shared.models import (
     CANCEL,
     CANCELLED,
@@ -24,6 +23,7 @@ from shared.models import (
     Submission,
     SweepGoal,
 )
+from shared.services import Invocation
 from tests.support.doubles.ledger_items import BATCH, JOB, READY, REASON, SPLIT, SUBMITTING, T
 from tests.support.doubles.swept_jobs import (
     CANCELLED_JOB,

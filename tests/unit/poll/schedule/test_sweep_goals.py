@@ -11,8 +11,8 @@ import pytest
 import functions.poll.sweep
 from dropbatch.core.names import JobState
 from functions.poll.sweep import PASSES, current_sweep, next_sweep, sweep
-from shared.invocation import Invocation
 from shared.models import BatchState, JobControl, Reading, Sweep, SweepGoal
+from shared.services import Invocation
 from tests.support.doubles.ledger_items import JOB, READY, REASON, T
 from tests.support.doubles.swept_jobs import (
     CANCELLED_JOB,
