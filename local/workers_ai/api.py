@@ -156,13 +156,7 @@ class WorkersAI:
         is_free = (
             isinstance(found, edge.Route) and found.is_of_messages and not behaviour.pulls_count
         )
-        limit = (
-            0
-            if is_free
-            else behaviour.binding_limit
-            if "cf-worker" in given
-            else behaviour.global_limit
-        )
+        limit = 0 if is_free or "cf-worker" in given else behaviour.global_limit
         with self._lock:
             window = self._window(
                 given.get("cf-worker", given.get("authorization", "")), now, limit
@@ -170,8 +164,7 @@ class WorkersAI:
         if not window.allowed:
             reply = replies.failure(error(971), behaviour, ceil(window.seconds))
         elif isinstance(found, ApiError):
-            second = [error(7000)] if found.code == 7003 and behaviour.route_pair else []
-            reply = replies.failure(found, behaviour, -1, *second)
+            reply = replies.failure(found, behaviour, -1)
         elif found.resource == "run":
             run = self._read(found, query, body, now)
             kind = run.call
@@ -295,8 +288,8 @@ class WorkersAI:
         behaviour = self._behaviour
         model = MODELS.get(run.route.model)
         if model is None:
-            return replies.failure(error(behaviour.unknown_model_code), behaviour)
-        refused = edge.refusal_of_models(run.route.account, behaviour) or self._refused(model, run)
+            return replies.failure(error(5007), behaviour)
+        refused = self._refused(model, run)
         if refused is not None:
             return replies.failure(refused, behaviour)
         if run.call == "sync" and isinstance(run.sent, dict) and "requests" not in run.sent:
@@ -391,15 +384,9 @@ class WorkersAI:
     def _poll(self, run: _Run) -> Reply:
         behaviour = self._behaviour
         batch = run.batch
-        known = batch is not None and batch.account == run.route.account
-        if (
-            batch is None
-            or not known
-            or (behaviour.model_must_match and batch.model != run.route.model)
-        ):
-            unknown = ApiError(
-                behaviour.unknown_id_status, behaviour.unknown_id_code, behaviour.unknown_id_message
-            )
+        if batch is None or (batch.account, batch.model) != (run.route.account, run.route.model):
+            said = "AiError: request not found"
+            unknown = ApiError(404, behaviour.unknown_id_code, said)
             return replies.failure(unknown, behaviour)
         with self._lock:
             self._mark(batch, run.faults, lambda: self._sent_requests(batch), run.now)

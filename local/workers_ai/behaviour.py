@@ -44,25 +44,11 @@ class Behaviour:
     accounts: tuple[str, ...] = _switch(
         (), "invented", "the only accounts accepted; empty: any 32 hex digits"
     )
-    token_accounts: Mapping[str, tuple[str, ...]] = _switch(
-        {},
-        "observed",
-        "accounts that a token may use, others: 403/9109; a token that is not named may use any",
-    )
     bad_token: Literal["401/10000", "403/10000", "403/9109"] = _switch(
         "401/10000", "documented", "reply to a token that is not accepted"
     )
-    malformed_token: Literal["400/9106", "403/9106", "400/6003"] = _switch(
-        "400/9106", "observed", "reply to a missing or malformed Authorization header"
-    )
-    route_pair: bool = _switch(
-        False, "unknown", "a malformed account is answered with 7003 and, as second error, 7000"
-    )
 
     # AI Gateway
-    accounts_without_models: tuple[str, ...] = _switch(
-        (), "documented", "accounts that may use no model: 403/5018"
-    )
     gateway_token: str = _switch(
         "", "observed", "token that the gateway requires in cf-aig-authorization; empty: none"
     )
@@ -115,21 +101,10 @@ class Behaviour:
         "documented",
         "no `requests` array: 400/5006, or accepted and failed with 3030 (observed)",
     )
-    empty_requests: Literal["refuse", "accept"] = _switch(
-        "refuse", "unknown", "`requests: []`: 400/5006"
-    )
     validation: Literal["submit", "fail_later"] = _switch(
         "submit",
         "observed",
         "requests that do not fit the model's schema: 400/5006 immediately, or 3030 later",
-    )
-    strict_reference: bool = _switch(
-        False, "unknown", "refuse an `external_reference` that is not a string, 400/5006"
-    )
-    refused_text: str = _switch(
-        "(refused)",
-        "invented",
-        "words in `text` or `prompt` that no schema forbids, and that are refused: 400/5006",
     )
     quoted_text: bool = _switch(False, "unknown", "the message for such a text quotes it")
     batch_messages: bool = _switch(
@@ -148,9 +123,6 @@ class Behaviour:
     unqueueable_status: int = _switch(
         400, "unknown", "HTTP status of 8007 'does not support request queuing'"
     )
-    unknown_model_code: Literal[5007, 7000, 3042] = _switch(
-        5007, "documented", "an unknown model; 7000 has been observed too"
-    )
 
     # Poll
     pending_status: Literal[200, 202] = _switch(
@@ -166,21 +138,12 @@ class Behaviour:
     )
     queued_word: str = _switch("queued", "documented", "status before the batch runs")
     running_word: str = _switch("running", "documented", "status while it runs")
-    unknown_id_status: int = _switch(
-        404, "unknown", "HTTP status of a poll for an unknown or expired id"
-    )
     unknown_id_code: int = _switch(10404, "invented", "error code of that reply")
-    unknown_id_message: str = _switch(
-        "AiError: request not found", "invented", "message of that reply"
-    )
     retention: float = _switch(
         86_400.0, "unknown", "seconds after completion for which results are available; 0: for ever"
     )
     answers_per_batch: int = _switch(
         0, "unknown", "complete answers before the id is unknown; 0: any number (observed, weakly)"
-    )
-    model_must_match: bool = _switch(
-        True, "unknown", "a poll under another model's URL is an unknown id"
     )
 
     # Completed batches
@@ -222,7 +185,6 @@ class Behaviour:
         "observed",
         "share of the input tokens that `prompt_tokens_details.cached_tokens` reports",
     )
-    shape_b_usage: bool = _switch(False, "unknown", "`usage` at the top of shape B too")
     answered_by: bool = _switch(
         True, "invented", "`answered_by` beside the items: what really made the answers"
     )
@@ -257,11 +219,6 @@ class Behaviour:
         1200,
         "documented",
         "calls of a token within five minutes, then five minutes of 429/971; 0: no limit",
-    )
-    binding_limit: int = _switch(
-        0,
-        "unknown",
-        "calls of a Worker's AI binding within five minutes, as `global_limit`; 0: no limit",
     )
     model_limit: Mapping[str, int] = _switch(
         {}, "invented", "submits per minute by model (`*`: every model): 429/3021"
@@ -332,21 +289,10 @@ class Behaviour:
     )
 
     # Answers
-    echo_references: bool = _switch(
-        True, "documented", "items have the `external_reference` of their requests"
-    )
     refuse_reference: tuple[str, ...] = _switch(
         (),
         "unknown",
         "models whose schema takes no `external_reference`, 400/5006; `*`: every model",
-    )
-    most_reference: int = _switch(
-        0,
-        "unknown",
-        "characters of an `external_reference`, above which 400/5006; 0: no limit is documented",
-    )
-    shown_reference: int = _switch(
-        0, "unknown", "characters of an `external_reference` that items have; 0: all"
     )
     embedder: Literal["auto", "hash", "words", "wordllama"] = _switch(
         "auto",

@@ -67,7 +67,7 @@ def completed(
         result["results"] = items
     else:
         result["responses"] = [_with_id(item) for item in items]
-    if shape == "A" or behaviour.shape_b_usage:
+    if shape == "A":
         told = [answer for index, answer in answers_of.items() if index < _done(batch, now)]
         prompt, completion = (
             sum(one.prompt_tokens for one in told),
@@ -207,9 +207,7 @@ def _item(
         item["result"] = {"result": result} if behaviour.nested_result else result
         if behaviour.item_success != "absent":
             item["success"] = _SUCCESS[behaviour.item_success]
-    reference = request.get("external_reference") if behaviour.echo_references else None
-    if behaviour.shown_reference and isinstance(reference, str):
-        reference = reference[: behaviour.shown_reference]
+    reference = request.get("external_reference")
     if reference is not None or behaviour.missing_reference == "null":
         item["external_reference"] = reference
     return item

@@ -79,8 +79,7 @@ def _resource(path: str) -> Route | ApiError:  # One for each kind of path.
 def refusal(authorization: str | None, account: str, behaviour: Behaviour) -> ApiError | None:
     """Why a caller may not use an account's resource; None if it may."""
     if authorization is None or not _BEARER.fullmatch(authorization):
-        status, code = behaviour.malformed_token.split("/")
-        return error(int(code), status=int(status))
+        return error(9106)
     token = authorization.removeprefix("Bearer ")
     if token in behaviour.foreign_tokens:
         return error(9109)
@@ -88,8 +87,6 @@ def refusal(authorization: str | None, account: str, behaviour: Behaviour) -> Ap
         status, code = behaviour.bad_token.split("/")
         return error(int(code), status=int(status))
     if account and behaviour.accounts and account not in behaviour.accounts:
-        return error(9109)
-    if account and account not in behaviour.token_accounts.get(token, (account,)):
         return error(9109)
     return None
 
@@ -132,8 +129,3 @@ class Windows:
             return Verdict(allowed=False, remaining=0, seconds=block or free)
         calls.append(now)
         return Verdict(allowed=True, remaining=limit - len(calls), seconds=calls[0] + window - now)
-
-
-def refusal_of_models(account: str, behaviour: Behaviour) -> ApiError | None:
-    """Why an account may use no model; None if it may."""
-    return error(5018) if account in behaviour.accounts_without_models else None

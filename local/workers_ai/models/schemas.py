@@ -12,6 +12,8 @@ from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import ApiError, error
 from local.workers_ai.models.catalogue import Model
 
+REFUSED = "(refused)"
+"""Words in `text` or `prompt` that no schema forbids, and that are refused: 400/5006."""
 _BAD = "AiError: Bad input: Error: "
 _PLACE = re.compile(r" - at `\$(.*)`$")
 _TYPES = re.compile(r"^Expected `([^`]*)`, got `([^`]*)`$")
@@ -35,7 +37,7 @@ def read_requests(model: Model, sent: object, behaviour: Behaviour) -> SentReque
     if not isinstance(requests, list):
         wrong = error(5006, "AiError: Bad input: Error: required properties at '/' are 'requests'")
         return SentRequests([], wrong, behaviour.missing_requests == "fail_later")
-    if not requests and behaviour.empty_requests == "refuse":
+    if not requests:
         return SentRequests(
             [], error(5006, "AiError: Bad input: Error: '/requests' must hold at least 1 item")
         )
@@ -58,21 +60,8 @@ def problem(model: str, request: object, where: str, behaviour: Behaviour) -> st
         return f"{_BAD}Type mismatch of '{where}', 'object' expected"
     if "external_reference" in request and not {model, "*"}.isdisjoint(behaviour.refuse_reference):
         return f"{_BAD}'{where}/external_reference' is not allowed"
-    reference = request.get("external_reference")
-    if behaviour.strict_reference and reference is not None and not isinstance(reference, str):
-        return f"{_BAD}Type mismatch of '{where}/external_reference', 'string' expected"
-    if (
-        behaviour.most_reference
-        and isinstance(reference, str)
-        and len(reference) > behaviour.most_reference
-    ):
-        return f"{_BAD}'{where}/external_reference' is too long"
     for member in ("text", "prompt"):
-        if (
-            isinstance(text := request.get(member), str)
-            and behaviour.refused_text
-            and behaviour.refused_text in text
-        ):
+        if isinstance(text := request.get(member), str) and REFUSED in text:
             said = f": '{text}'" if behaviour.quoted_text else ""
             return f"{_BAD}'{where}/{member}' cannot be processed{said}"
     forms = [one for one in _forms(model) if one[0].is_published or behaviour.batch_messages]

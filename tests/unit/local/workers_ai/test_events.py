@@ -281,12 +281,6 @@ def test_same_seed_sends_the_same():
 # ── references ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_account_that_echoes_no_references():
-    world = LocalApi(echo_references=False)
-    items = world.finished(world.submit())["responses"]
-    assert {item["external_reference"] for item in items} == {None}
-
-
 @pytest.mark.parametrize(("models", "status"), [([BGE], 400), (["*"], 400), ([M2M], 200)])
 def test_model_that_takes_no_references(models, status):
     world = LocalApi(refuse_reference=models)
