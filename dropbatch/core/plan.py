@@ -15,7 +15,7 @@ from dropbatch.core import names
 from dropbatch.core.cost import has_price, highest_named
 from dropbatch.core.cost_limit import first_batch
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.detect import check_named, detect_format, first_model
+from dropbatch.core.formats.detect import Head, check_named, detect_format, first_model
 from dropbatch.core.formats.table import FORMATS, Form, reader_of, target_of
 from dropbatch.core.formats.tables import answer_columns
 from dropbatch.core.models import (
@@ -313,18 +313,17 @@ def _plan(
     is_retry: bool,
 ) -> tuple[SplitPlan, bytes]:
     """The plan, and a table's header, which is empty for other formats."""
-    head, complete = beginning.head, beginning.complete
-    form, start = detect_form(head, complete=complete)
-    array = _elements(form, head[start:]) if form == "array" else None
-    format_ = options.format or detect_format(
-        key, head, complete=complete, form=form, elements=array
-    )
+    head = beginning.head
+    form, start = detect_form(head, complete=beginning.complete)
+    records = _elements(form, head[start:]) if form != "jsonl" else None
+    looked_at = Head(head, beginning.complete, form, records)
+    format_ = options.format or detect_format(key, looked_at)
     known, start_line, header, delimiter = FORMATS[format_], 0, b"", ""
     if not known.is_json or (format_ != "native" and form == "object"):
-        array = None
+        looked_at = Head(head, beginning.complete)
         form, start = "jsonl", len(BOM) if head.startswith(BOM) else 0
     if options.format and known.is_json and form != "object" and not is_retry:
-        check_named(options.format, head, complete=complete, elements=array)
+        check_named(options.format, looked_at)
     if known.is_table:
         form = "rows"
         delimiter = options.delimiter or _delimiter(format_, head[start:])
@@ -342,14 +341,11 @@ def _plan(
         answers=known.is_table and bool(answer_columns(options.defaults or {})),
         converts=format_ != "native" or bool(options.defaults),
     )
-    records = _elements(form, head[start:]) if plan.is_document else None
-    if plan.by_default and (
-        model := first_model(format_, head, complete=complete, elements=records)
-    ):
+    model = first_model(format_, looked_at) if plan.by_default else ""
+    if model:
         most = limits.most(model)
-        plan = replace(
-            plan, model=model, max_requests=most, first_requests=min(FIRST_BATCH_RECORDS, most)
-        )
+        first_requests = min(FIRST_BATCH_RECORDS, most)
+        plan = replace(plan, model=model, max_requests=most, first_requests=first_requests)
     return plan, header
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.base import API_BODY_LIMIT, UNDECODABLE, begins
+from dropbatch.core.formats.base import API_BODY_LIMIT, UNDECODABLE, begins, value_of
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.models import model_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dropbatch.core.formats.base import Json
 
@@ -95,75 +95,74 @@ class _Seen(NamedTuple):
     place: int
 
 
-def detect_format(
-    key: str, head: bytes, *, complete: bool, form: str, elements: Iterable[bytes] | None
-) -> str:
+class Head(NamedTuple):
+    """The beginning of a file.
+
+    Attributes:
+        text: its first unpacked bytes.
+        complete: whether these are all of them.
+        form: `jsonl`, or `object` or `array` for a document.
+        elements: the records of a document; None for lines.
+    """
+
+    text: bytes
+    complete: bool = True
+    form: str = "jsonl"
+    elements: Sequence[bytes] | None = None
+
+    def records(self) -> Iterator[tuple[int, bytes]]:
+        """Each record, with its place from 1: that of its line, or of the element."""
+        if self.elements is None:
+            return _lines(self.text, complete=self.complete)
+        return enumerate(self.elements, 1)
+
+
+def detect_format(key: str, head: Head) -> str:
     """The format of a file, if no option names it.
 
     That of the first record that has the members of one.
 
-    Args:
-        key: the upload's key.
-        head: its first unpacked bytes.
-        complete: whether these are all of them.
-        form: `jsonl`, or `object` or `array` for a document.
-        elements: the records at the beginning of an array.
-
     Raises:
         UploadRefused: `unknown_format`: it has no known format, or two.
     """
-    if form == "object":
+    if head.form == "object":
         return "native"
-    by_extension = extension_format(key) if form == "jsonl" else ""
-    if by_extension and head.removeprefix(_BOM).lstrip(_SPACE)[:1] not in {b"{", b"["}:
+    is_lines = head.form == "jsonl"
+    by_extension = extension_format(key) if is_lines else ""
+    if by_extension and head.text.removeprefix(_BOM).lstrip(_SPACE)[:1] not in {b"{", b"["}:
         return by_extension
-    records = _lines(head, complete=complete) if elements is None else enumerate(elements, 1)
-    if not any(mark in head for mark in _MARKS):
+    records = head.records()
+    if not any(mark in head.text for mark in _MARKS):
         # no record names a format: the first ones say what the file is
         records = islice(records, LOOKED_AT_LINES)
-    first, kinds = _look(
-        records, "Line" if form == "jsonl" else "Element", any_json=bool(by_extension)
-    )
+    word = "Line" if is_lines else "Element"
+    first, kinds = _look(records, word, any_json=bool(by_extension))
     if first:
         return first
     if by_extension and kinds <= _NO_OBJECT:
         return by_extension
-    if kinds == {"broken"} and form == "jsonl":
+    if kinds == {"broken"} and is_lines:
         raise UploadRefused("unknown_format", _NONE)
     if kinds - {"broken"} == {"bare"}:
         raise UploadRefused("unknown_format", _BARE)
     return "native"
 
 
-def check_named(
-    name: str, head: bytes, *, complete: bool, elements: Iterable[bytes] | None = None
-) -> None:
-    """Check that a format of JSON which is named, not recognized.
-
-    Fits at least one of a file's first records.
-
-    Args:
-        name: of the format.
-        head: the file's first unpacked bytes.
-        complete: whether these are all of them.
-        elements: the records at the beginning of an array.
+def check_named(name: str, head: Head) -> None:
+    """Check that a format of JSON that is named fits at least one of a file's first records.
 
     Raises:
         UploadRefused: `unknown_format`.
     """
-    records = _lines(head, complete=complete) if elements is None else enumerate(elements, 1)
-    kinds = {_kind_of(record) for _, record in islice(records, LOOKED_AT_LINES)}
+    kinds = {_kind_of(record) for _, record in islice(head.records(), LOOKED_AT_LINES)}
     sign = FORMATS[name].sign
-    if sign is None and kinds and kinds <= _NO_OBJECT:
-        raise UploadRefused(
-            "unknown_format", _NO_RECORD.format(name=name, members="be a JSON object")
-        )
-    if sign and kinds and name not in kinds:
-        members = (
-            "be a JSON object with "
-            f"{' and '.join([sign.member, *[' or '.join(sign.beside)] * bool(sign.beside)])}"
-        )
-        raise UploadRefused("unknown_format", _NO_RECORD.format(name=name, members=members))
+    if not kinds or (name in kinds if sign else kinds - _NO_OBJECT):
+        return
+    members = "be a JSON object"
+    if sign:
+        members += f" with {sign.member}"
+        members += f" and {' or '.join(sign.beside)}" if sign.beside else ""
+    raise UploadRefused("unknown_format", _NO_RECORD.format(name=name, members=members))
 
 
 def _look(
@@ -270,22 +269,15 @@ def extension_format(key: str) -> str:
 _MODEL = b'"model"'
 
 
-def first_model(
-    format_: str, head: bytes, *, complete: bool, elements: Iterable[bytes] | None = None
-) -> str:
+def first_model(format_: str, head: Head) -> str:
     """The first model id that a record of a format names; empty if there is none."""
     sign = FORMATS[format_].sign
     if format_ != "native" and not (sign and sign.names_model):
         return ""
-    if elements is None and _MODEL not in head:
+    if _MODEL not in head.text:
         return ""  # Nearly always, so without a look at each line.
-    for _, record in _lines(head, complete=complete) if elements is None else enumerate(elements):
-        if _MODEL not in record:
-            continue
-        try:
-            value: Any = _decode(record)
-        except UNDECODABLE:
-            continue
+    for _, record in head.records():
+        value: Any = value_of(record) if _MODEL in record else None
         body = value.get(sign.member) if sign and isinstance(value, dict) else value
         if found := model_id(body.get("model") if isinstance(body, dict) else None):
             return found

@@ -5,7 +5,13 @@ import json
 import pytest
 
 from dropbatch.core.formats import detect as module
-from dropbatch.core.formats.detect import check_named, detect_format, extension_format, first_model
+from dropbatch.core.formats.detect import (
+    Head,
+    check_named,
+    detect_format,
+    extension_format,
+    first_model,
+)
 from dropbatch.errors import UploadRefused
 
 OPENAI = b'{"custom_id":"a","body":{"model":"gpt-4o"}}\n'
@@ -18,7 +24,7 @@ BGE = "@cf/baai/bge-m3"
 
 
 def detect(head, key="inbox/a.jsonl", *, complete=True, form="jsonl", elements=None):
-    return detect_format(key, head, complete=complete, form=form, elements=elements)
+    return detect_format(key, Head(head, complete, form, elements))
 
 
 def refusal(head, **arguments):
@@ -176,14 +182,17 @@ def test_first_model_id_in_body_counts():
         {"body": {"model": "@cf/a/b"}},
     ]
     head = b"broken\n" + b"\n".join(json.dumps(line).encode() for line in lines)
-    assert first_model("openai", head, complete=True) == BGE
-    assert first_model("csv", head, complete=True) == ""
-    assert first_model("openai", OPENAI, complete=True) == ""
+    assert first_model("openai", Head(head)) == BGE
+    assert first_model("csv", Head(head)) == ""
+    assert first_model("openai", Head(OPENAI)) == ""
     assert (
-        first_model("openai", json.dumps({"body": {"model": BGE}}).encode(), complete=False) == ""
+        first_model("openai", Head(json.dumps({"body": {"model": BGE}}).encode(), complete=False))
+        == ""
     )
     named = json.dumps({"params": {"model": f"workers-ai/{BGE}"}}).encode()
-    assert first_model("anthropic", b"", complete=True, elements=[NATIVE, named]) == BGE
+    assert (
+        first_model("anthropic", Head(b"\n".join([NATIVE, named]), elements=[NATIVE, named])) == BGE
+    )
 
 
 @pytest.mark.parametrize("model", [BGE, f"workers-ai/{BGE}"])
@@ -197,8 +206,8 @@ def test_native_record_names_model_itself(model):
     ]
     head = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
-    assert first_model("native", head, complete=True) == BGE
-    assert first_model("native", b'{"body":{"model":"@cf/a/b"},"text":"a"}\n', complete=True) == ""
+    assert first_model("native", Head(head)) == BGE
+    assert first_model("native", Head(b'{"body":{"model":"@cf/a/b"},"text":"a"}\n')) == ""
 
 
 BROKEN = b"not JSON\n" * 100
@@ -217,7 +226,7 @@ BROKEN = b"not JSON\n" * 100
 )
 def test_named_format_needs_a_record_in_100_lines(name, head):
     with pytest.raises(UploadRefused, match=f"format {name}, which was named") as raised:
-        check_named(name, head, complete=True)
+        check_named(name, Head(head))
     assert raised.value.code == "unknown_format"
 
 
@@ -231,4 +240,4 @@ def test_named_format_needs_a_record_in_100_lines(name, head):
     ],
 )
 def test_named_format_with_one_record_is_read(name, head):
-    check_named(name, head, complete=head != b'{"long":"')
+    check_named(name, Head(head, complete=head != b'{"long":"'))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dropbatch.core.formats.base import BatchFacts, Converted, Outcome
-from dropbatch.core.formats.detect import detect_format
+from dropbatch.core.formats.detect import Head, detect_format
 from dropbatch.core.formats.table import FORMATS, Form, reader_of, writer_of
 from dropbatch.core.formats.tables import TableWriter
 from dropbatch.core.models import find_model
@@ -86,9 +86,7 @@ def read(path):
     content = path.read_bytes()
     form, start = detect_form(content, complete=True)
     elements = _elements(form, content[start:]) if form == "array" else None
-    format_ = detect_format(
-        f"inbox/{path.name}", content, complete=True, form=form, elements=elements
-    )
+    format_ = detect_format(f"inbox/{path.name}", Head(content, form=form, elements=elements))
     if elements:
         return Form(format_), [json.dumps(json.loads(one)).encode() for one in elements]
     if not FORMATS[format_].is_table:
