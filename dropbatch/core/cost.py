@@ -10,14 +10,11 @@ import math
 import re
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from dropbatch.core.formats.base import Task
-
-if TYPE_CHECKING:
-    from dropbatch.core.models import Model
+from dropbatch.core.models import Model
 
 CURRENCY = "USD"
 BYTES_PER_TOKEN = 4

@@ -8,13 +8,10 @@ are small, later ones larger, so that none costs much of the limit before anythi
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from dropbatch.core.cost import BYTES_PER_TOKEN, estimate_cost, output_tokens, to_billionths
 from dropbatch.core.formats.base import Task
-
-if TYPE_CHECKING:
-    from dropbatch.core.models import Model
+from dropbatch.core.models import Model
 
 LONG_ANSWER_TOKENS = 10_000
 """Output tokens that a record may have if neither it, its model nor its user names a limit."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from decimal import Decimal  # noqa: TC003 - msgspec reads the annotations
+from decimal import Decimal
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import base64
 import difflib
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -26,9 +27,6 @@ from dropbatch.core.formats.detect import GEMINI_GONE
 from dropbatch.core.formats.openai import BATCH_ENDPOINTS
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.names import upload_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 OPTIONS_FILE = "_options.json"
 MAX_OPTIONS_BYTES = 64 << 10

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,10 +15,12 @@ from dropbatch.core import names
 from dropbatch.core.cost import has_price, highest_named
 from dropbatch.core.cost_limit import first_batch
 from dropbatch.core.errors import UploadRefused
+from dropbatch.core.formats.base import Reader
 from dropbatch.core.formats.detect import Head, check_named, detect_format, first_model
 from dropbatch.core.formats.table import FORMATS, Form, reader_of, target_of
 from dropbatch.core.formats.tables import answer_columns
 from dropbatch.core.models import (
+    Model,
     facts_of,
     find_model,
     is_model,
@@ -26,17 +28,11 @@ from dropbatch.core.models import (
     planned_model,
     with_task,
 )
-from dropbatch.core.read.form import BOM, detect_form
+from dropbatch.core.options import Options
+from dropbatch.core.read.form import BOM, Beginning, detect_form
 from dropbatch.core.read.index import WRAPPER_BYTES
 from dropbatch.core.read.lines import elements
 from dropbatch.core.read.rows import OverlongRecord, delimiters_in, first_row, read_rows
-
-if TYPE_CHECKING:
-    from dropbatch.core.formats.base import Reader
-    from dropbatch.core.models import Model
-    from dropbatch.core.options import Options
-    from dropbatch.core.read.form import Beginning
-
 
 FIRST_BATCH_RECORDS = 500
 """Records in the first batches of a job. So that a small job is quick and a first error costs

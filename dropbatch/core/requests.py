@@ -20,6 +20,7 @@ A type is written as one of:
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -29,9 +30,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from dropbatch.core.models import Model
+
 
 Members = dict[str, Any]
 NEVER = "never"

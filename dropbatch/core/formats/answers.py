@@ -9,7 +9,9 @@ here raises.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from dropbatch.core.formats.base import (
     NULL,
@@ -24,9 +26,6 @@ from dropbatch.core.formats.base import (
     word_of,
 )
 from dropbatch.core.formats.conversion.tools import ToolCall, tool_calls_of
-
-if TYPE_CHECKING:
-    import msgspec
 
 TEXT_MEMBERS = (
     *("response", "translated_text", "output_text", "text", "content", "description"),

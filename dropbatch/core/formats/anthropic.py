@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from dropbatch.core.formats.answers import read_answer, text_value
 from dropbatch.core.formats.base import (
     NULL,
     REFUSED_CODES,
+    BatchFacts,
+    Outcome,
     VendorReader,
     begins,
     body_of,
@@ -24,9 +24,6 @@ from dropbatch.core.formats.base import (
 from dropbatch.core.formats.bedrock import message_object
 from dropbatch.core.formats.conversion.requests import Endpoint, convert_body
 from dropbatch.core.formats.openai import check_model
-
-if TYPE_CHECKING:
-    from dropbatch.core.formats.base import BatchFacts, Outcome
 
 OTHER_RESULTS = {"expired": "expired", "cancelled": "canceled"}
 """Codes for which Anthropic has a type of result."""

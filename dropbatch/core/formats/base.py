@@ -8,17 +8,15 @@ decoded.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from dropbatch.core.requests import Schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 NULL = msgspec.Raw(b"null")
 _LF, _CR = b"\n\r"  # Numbers: `in` finds them at a fraction of the cost of bytes.

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,10 @@ from dropbatch.core.formats.base import (
     NULL,
     REFUSED_CODES,
     BadRecordError,
+    BatchFacts,
+    Json,
+    Outcome,
+    Target,
     Task,
     VendorReader,
     begins,
@@ -32,13 +37,8 @@ from dropbatch.core.formats.conversion.requests import Endpoint, as_array, conve
 from dropbatch.core.formats.conversion.tools import arguments_object
 from dropbatch.core.formats.openai_objects import chat_completion
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dropbatch.core.formats.base import BatchFacts, Json, Outcome, Target
-
-    Input = dict[str, msgspec.Raw]
-    Output = dict[str, Any] | None
+Input = dict[str, msgspec.Raw]
+Output = dict[str, Any] | None
 
 
 MAX_OUTPUT_NAME_BYTES = 60

@@ -6,20 +6,16 @@ From its options, its key's extension, or the records at its beginning.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.base import API_BODY_LIMIT, UNDECODABLE, begins, value_of
+from dropbatch.core.formats.base import API_BODY_LIMIT, UNDECODABLE, Json, begins, value_of
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.models import model_id
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from dropbatch.core.formats.base import Json
 
 LOOKED_AT_LINES = 100
 """First lines of which at least one must be JSON, unless the file is one of the other formats."""

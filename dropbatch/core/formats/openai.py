@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from dropbatch.core.formats.base import (
     NULL,
     BadRecordError,
+    BatchFacts,
     Json,
+    Outcome,
+    Target,
     Task,
     VendorReader,
     body_of,
@@ -28,9 +29,6 @@ from dropbatch.core.formats.base import (
 from dropbatch.core.formats.conversion.requests import INPUT_MEMBERS, Endpoint, convert_body
 from dropbatch.core.formats.openai_objects import OBJECTS, base64_list, embedding_list
 from dropbatch.core.models import model_id, of_other_model
-
-if TYPE_CHECKING:
-    from dropbatch.core.formats.base import BatchFacts, Outcome, Target
 
 STATUS_CODES: dict[str, int] = {
     **dict.fromkeys(("bad_record", "mismatched_model", "too_large", "rejected"), 400),

@@ -11,7 +11,8 @@ from __future__ import annotations
 import base64
 import sys
 from array import array
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -27,6 +28,7 @@ from dropbatch.core.formats.answers import (
 from dropbatch.core.formats.base import (
     NULL,
     UNDECODABLE,
+    BatchFacts,
     Json,
     begins,
     elements_of,
@@ -35,15 +37,9 @@ from dropbatch.core.formats.base import (
     word_of,
 )
 from dropbatch.core.formats.conversion.requests import Endpoint
-from dropbatch.core.formats.conversion.tools import tool_calls_of
+from dropbatch.core.formats.conversion.tools import ToolCall, tool_calls_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dropbatch.core.formats.base import BatchFacts
-    from dropbatch.core.formats.conversion.tools import ToolCall
-
-    Members = dict[str, msgspec.Raw]
+Members = dict[str, msgspec.Raw]
 
 
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})

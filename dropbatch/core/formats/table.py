@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,10 +13,13 @@ from dropbatch.core.formats.base import (
     NULL,
     Converted,
     FileNames,
+    Json,
     LineReader,
+    Reader,
     Sign,
     Target,
     Task,
+    Writer,
     encode,
     object_of,
     one_line,
@@ -31,13 +34,8 @@ from dropbatch.core.formats.tables import (
     TextReader,
     text_request,
 )
+from dropbatch.core.models import Model
 from dropbatch.core.requests import schema_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from dropbatch.core.formats.base import Json, Reader, Writer
-    from dropbatch.core.models import Model
 
 
 @dataclass(frozen=True, slots=True)

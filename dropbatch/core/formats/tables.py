@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import csv
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
 
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.answers import read_answer, text_value
 from dropbatch.core.formats.base import (
     API_BODY_LIMIT,
     NULL,
+    BatchFacts,
     Converted,
+    Json,
     LineReader,
+    Outcome,
     RecordFault,
+    Target,
     compact,
     encode,
     object_of,
@@ -28,14 +34,6 @@ from dropbatch.core.formats.base import (
 from dropbatch.core.formats.conversion.requests import text_input
 from dropbatch.core.formats.conversion.tools import arguments_object
 from dropbatch.core.read.rows import split_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import msgspec
-
-    from dropbatch.core.formats.base import BatchFacts, Json, Outcome, Target
-
 
 csv.field_size_limit(API_BODY_LIMIT)  # Python's own limit is 128 KB; rows are bounded already.
 

@@ -9,15 +9,22 @@ way. Nothing here grows with the upload. Pure: no S3, no ledger, no clock.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.base import API_BODY_LIMIT, UNREADABLE_CODES, RecordFault
-from dropbatch.core.plan import Checkpoint, body_room, max_records
+from dropbatch.core.formats.base import (
+    API_BODY_LIMIT,
+    UNREADABLE_CODES,
+    Converted,
+    Reader,
+    RecordFault,
+)
+from dropbatch.core.plan import Checkpoint, SplitPlan, body_room, max_records
 from dropbatch.core.read.index import (
     NO_REFERENCE,
     WRAPPER_BYTES,
@@ -37,13 +44,7 @@ from dropbatch.core.read.records import (
     too_large,
     validate_record,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from dropbatch.core.formats.base import Converted, Reader
-    from dropbatch.core.plan import SplitPlan
-    from dropbatch.core.read.rows import OverlongRecord
+from dropbatch.core.read.rows import OverlongRecord
 
 RANGE_BYTES = 8 << 20
 """Stored bytes that are read at a time. Large enough that S3's time to the first byte does not

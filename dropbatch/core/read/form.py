@@ -6,9 +6,9 @@ JSON Lines, the API's document, or a lone array. Pure.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,10 +21,6 @@ from dropbatch.core.read.unpack import (
     detect_compression,
     reject_foreign_format,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 HEAD_BYTES = 12 << 20
 """Unpacked bytes that are read: more than the largest record, and all of a document."""

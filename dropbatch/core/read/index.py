@@ -6,15 +6,12 @@ Where each is in the body, or why it cannot be sent.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from dropbatch.core.formats.base import NULL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 OPENING = b'{"requests":['
 CLOSING = b"]}"

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dropbatch.core.formats.base import UNDECODABLE, RecordFault
 from dropbatch.core.formats.conversion.members import STREAM, only_values
-from dropbatch.core.models import model_id, no_other_than, of_other_model
+from dropbatch.core.models import Model, model_id, no_other_than, of_other_model
 from dropbatch.core.requests import (
     NEVER,
     Limits,
+    Members,
     alternatives,
     check_false,
     content,
@@ -30,12 +32,6 @@ from dropbatch.core.requests import (
     struct_of,
     with_efforts,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from dropbatch.core.models import Model
-    from dropbatch.core.requests import Members
 
 EFFORTS = {"reasoning_effort", "reasoning.effort"}
 """The members that are efforts, by whether a model has the Responses API's shape."""

@@ -9,6 +9,7 @@ are validated in `dropbatch.core.read.cut`. Pure: no S3, no batches.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -18,8 +19,6 @@ from dropbatch.core.formats.base import API_BODY_LIMIT, UNDECODABLE
 from dropbatch.core.read.rows import EXCERPT_BYTES, OverlongRecord, RecordWindow, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from dropbatch.core.plan import Checkpoint, SplitPlan
 
 

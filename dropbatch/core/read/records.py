@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,9 +15,10 @@ from dropbatch.core.formats.base import (
     readable_json,
 )
 from dropbatch.core.formats.table import FORMATS
+from dropbatch.core.plan import SplitPlan
 from dropbatch.core.read.form import whole_members
 from dropbatch.core.read.index import NO_REFERENCE, WRAPPER_BYTES, UnsendableRecord
-from dropbatch.core.read.inputs import Request
+from dropbatch.core.read.inputs import Inputs, Request
 from dropbatch.core.read.lines import (
     LINE_SPACE,
     about_lone_surrogate,
@@ -24,12 +26,6 @@ from dropbatch.core.read.lines import (
     without_lone_surrogates,
 )
 from dropbatch.core.read.rows import EXCERPT_BYTES, OverlongRecord, whole_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dropbatch.core.plan import SplitPlan
-    from dropbatch.core.read.inputs import Inputs
 
 LONE_SURROGATE = "bad_record"
 """The code of a record with half of a surrogate pair. The only one of those of `validate_record`

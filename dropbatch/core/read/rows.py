@@ -9,16 +9,17 @@ request ends the reading.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import API_BODY_LIMIT
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+_MatchRow = Callable[[bytes, int], re.Match[bytes] | None]
+
 
 EXCERPT_BYTES = 64 << 10
 """Bytes kept of a row that is too large, and of a record that cannot be read."""
@@ -167,12 +168,6 @@ class _Patterns(NamedTuple):
     field: re.Pattern[bytes]
     fields: re.Pattern[bytes]
     row: re.Pattern[bytes]
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    _MatchRow = Callable[[bytes, int], re.Match[bytes] | None]
 
 
 @cache

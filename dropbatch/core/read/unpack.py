@@ -8,13 +8,10 @@ from __future__ import annotations
 import re
 import sys
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 from dropbatch.core.errors import UploadRefused, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
 
 BLOCK_BYTES = 4 << 20
 """Bytes of one unpacked block, at most."""

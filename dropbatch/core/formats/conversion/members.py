@@ -8,11 +8,14 @@ One table for all formats. Members that it does not list are sent as written. Ra
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+
+import msgspec
 
 from dropbatch.core.formats.base import (
     BadRecordError,
     Json,
+    Target,
     Task,
     begins,
     elements_of,
@@ -22,14 +25,8 @@ from dropbatch.core.formats.base import (
     value_of,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+Request = dict[str, msgspec.Raw]
 
-    import msgspec
-
-    from dropbatch.core.formats.base import Target
-
-    Request = dict[str, msgspec.Raw]
 
 LEFT_OUT: tuple[str, ...] = (
     *("model", "user", "store", "metadata", "service_tier", "encoding_format", "stream_options"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ from dropbatch.core.formats.base import (
     NULL,
     UNDECODABLE,
     BadRecordError,
+    Target,
     begins,
     compact,
     elements_of,
@@ -28,11 +29,9 @@ from dropbatch.core.formats.base import (
 )
 from dropbatch.core.formats.conversion.tools import function_call
 
-if TYPE_CHECKING:
-    from dropbatch.core.formats.base import Target
+Members = dict[str, msgspec.Raw]
+Built = dict[str, Any]
 
-    Members = dict[str, msgspec.Raw]
-    Built = dict[str, Any]
 
 TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 IMAGE_TYPES = frozenset({"image", "image_url", "input_image"})

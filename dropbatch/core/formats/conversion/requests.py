@@ -8,8 +8,10 @@ bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING
+
+import msgspec
 
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import (
@@ -29,14 +31,9 @@ from dropbatch.core.formats.conversion.messages import Names, chat_messages
 from dropbatch.core.formats.conversion.responses import response_format, to_chat, to_responses
 from dropbatch.core.formats.conversion.tools import chat_tool_choice, chat_tools
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import msgspec
-
-    Members = dict[str, msgspec.Raw]
-    Request = dict[str, msgspec.Raw]
-    Origins = dict[str, str]
+Members = dict[str, msgspec.Raw]
+Request = dict[str, msgspec.Raw]
+Origins = dict[str, str]
 
 
 class Endpoint(StrEnum):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import msgspec
 
 from dropbatch.core.formats.base import (
     NULL,
     BadRecordError,
+    Target,
     begins,
     elements_of,
     made,
@@ -18,12 +21,7 @@ from dropbatch.core.formats.conversion.members import RESPONSES_NAMES
 from dropbatch.core.formats.conversion.messages import text_of_result
 from dropbatch.core.formats.conversion.tools import flat_function, flat_tools, function_call
 
-if TYPE_CHECKING:
-    import msgspec
-
-    from dropbatch.core.formats.base import Target
-
-    Request = dict[str, msgspec.Raw]
+Request = dict[str, msgspec.Raw]
 
 
 # ── from chat ─────────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,8 @@ Anything of unknown shape is sent as written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,9 +25,6 @@ from dropbatch.core.formats.base import (
     value_of,
     word_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def chat_tools(tools: msgspec.Raw, path: str, *, full: bool) -> msgspec.Raw:
