@@ -20,22 +20,6 @@ def test_workflow_runs_ci():
     assert workflow["permissions"] == {"contents": "read"}
 
 
-def test_hooks_are_checks_of_make_lint():
-    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    makefile = (ROOT / "Makefile").read_text()
-
-    assert repository["repo"] == "local"
-    assert {hook["id"] for hook in repository["hooks"]} == {
-        "ruff-check",
-        "ruff-format",
-        "mypy",
-        "cfn-lint",
-    }
-    for hook in repository["hooks"]:
-        assert hook["language"] == "system"
-        assert hook["entry"].removesuffix(" --force-exclude") in makefile
-
-
 @pytest.mark.parametrize(
     "path", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.name
 )

@@ -11,7 +11,7 @@ from dropbatch.core.names import is_upload
 from shared.aws.object_events import ObjectCreated, parse_notification
 from shared.aws.queues import SubmitMessage, decode_message
 
-EVENTS = Path(__file__).parents[4] / "events"
+EVENTS = Path(__file__).parents[4] / "tests/files/events"
 AT = 1795253400.123
 
 
