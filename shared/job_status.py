@@ -48,7 +48,7 @@ class PendingBatches:
         oldest = min(
             (at for at in (self.oldest_at, batch.accepted_at) if at is not None), default=None
         )
-        running = batch.api_status == "running"
+        running = batch.pending is not None and batch.pending.status == "running"
         return replace(
             self,
             queued=self.queued + (not running),

@@ -17,6 +17,7 @@ from functions.poll.collect import MAX_SUBMITS, collect, failed_for_capacity
 from shared.api_messages import attach_api_message
 from shared.aws.queues import VisitMessage
 from shared.models import PAST_DEADLINE, Batch, BatchState, Doubt, ErrorDetail, Job, cause_of
+from shared.models import Pending as PendingReply
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.breaker import PauseReason, Permit
 from shared.pacing.cost import allows_batch
@@ -335,7 +336,7 @@ def _still_pending(poll: Poll, status: str) -> bool:
     count("OldestPendingAge", poll.age)
     clear_failing(services, job, batch)
     services.known.note(now, pending=True)
-    updates: dict[str, object] = {"pending_at": now, "api_status": status, "doubt": None}
+    updates: dict[str, object] = {"pending": PendingReply(now, status), "doubt": None}
     if poll.is_over:
         return submit_again(services, job, batch, LATE, **updates)
     due_at = min(now + _next_poll(poll), overdue_at(services, batch) + 1)

@@ -84,6 +84,14 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
+class Pending:
+    """A reply that the batch is pending: when it came, Unix seconds, and the API's own word."""
+
+    at: float
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
 class Doubt:
     """Polls in a row that got the same reply, which is believed only after several.
 
@@ -156,10 +164,8 @@ class Batch:
     """Polls begun."""
     polls_settled: int = 0
     """The last poll known to have stored no reply that still has to be processed."""
-    pending_at: float = 0.0
-    """When the API last reported it as pending."""
-    api_status: str = ""
-    """The API's own status word for a pending batch."""
+    pending: Pending | None = None
+    """What the API last said of it while it was pending."""
     told_at: float = 0.0
     """When an event of the latest acceptance said that it is over; 0 if none did."""
     doubt: Doubt | None = None
@@ -199,6 +205,11 @@ class Batch:
     def accepted_at(self) -> float | None:
         """When the API last accepted the batch."""
         return self.submission.at if self.submission else None
+
+    @property
+    def pending_at(self) -> float:
+        """When the API last said that it is pending; 0 if it never did."""
+        return self.pending.at if self.pending else 0.0
 
     @property
     def accepted(self) -> int:

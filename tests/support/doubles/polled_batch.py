@@ -124,9 +124,8 @@ class PolledBatch:
             accepted,
             records=replace(
                 accepted.records,
-                requests=2,
-                sendable=2,
-                **{name: batch.pop(name) for name in OF_RECORDS & batch.keys()},
+                **{"requests": 2, "sendable": 2}
+                | {name: batch.pop(name) for name in OF_RECORDS & batch.keys()},
             ),
             **{"job_id": self.job.job_id, **batch},
         )
