@@ -21,7 +21,6 @@ lost: each is checked when its own slot comes.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from dropbatch.core.names import JobState
@@ -45,11 +44,8 @@ from shared.pacing.breaker import Permit
 if TYPE_CHECKING:
     from shared.services import Invocation, Services
 
-PAGE_BATCHES, PAGE_BYTES = 100, 64 << 20
-"""Most batches of a page, and bytes of bodies that it may read after which it ends.
-
-A page takes seconds.
-"""
+PAGE_BATCHES = 100
+"""Most batches of a page, which takes seconds."""
 MAX_SWEEP_SECONDS, VISIT_RESERVE_SECONDS = 115.0, 25.0
 """Seconds that one visit sweeps.
 
@@ -140,17 +136,6 @@ def _page(services: Services, job: Job, progress: Sweep) -> tuple[list[Batch], s
     )
     if lost:
         logger.error("sweep passes over unreadable batches", job_id=job.job_id, numbers=lost[:10])
-    # Of a batch without any answer, not a byte of the body is read.
-    is_read = (
-        bool(batch.partial_replies) and batch.state not in {BatchState.DONE, BatchState.DIVIDED}
-        for batch in page
-    )
-    sizes = accumulate(
-        batch.records.body_size * read for batch, read in zip(page, is_read, strict=True)
-    )
-    for place, size in enumerate(sizes, 1):
-        if size > PAGE_BYTES and place < len(page):
-            return page[:place], page[place - 1].number
     numbers = [batch.number for batch in page] + lost
     return page, "" if len(numbers) < PAGE_BATCHES else max(numbers)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from functions.poll.doubts import LATE
 from shared import keys
 from shared.models import BatchState
 from shared.workers_ai.results import parse_answer
@@ -30,12 +31,8 @@ def test_part_of_an_answer_leaves_the_batch_pending(polled):
     assert not one.polled(PARTIAL)
 
     batch = one.now
-    assert (batch.state, batch.api_status, batch.partial_replies) == (
-        BatchState.QUEUED,
-        "running",
-        (),
-    )
-    assert batch.missing_polls == 0
+    assert (batch.state, batch.pending.status) == (BatchState.QUEUED, "running")
+    assert batch.partial_replies == ()
 
 
 @pytest.mark.parametrize(
@@ -54,11 +51,12 @@ def test_all_items_beside_running_finish_the_batch(polled):
     assert polled().polled(replace(COMPLETE, unfinished=True, status="running"))
 
 
-def test_at_its_deadline_only_the_rest_is_submitted_again(late):
-    assert not late.polled(PARTIAL)
+def test_at_its_deadline_the_rest_ends(late):
+    assert late.polled(PARTIAL)
 
     batch = late.now
-    assert (batch.state, batch.round, len(batch.partial_replies)) == (BatchState.READY, 1, 1)
+    assert (batch.ending, len(batch.partial_replies)) == (LATE, 1)
+    assert (batch.part.succeeded, batch.part.failed) == (1, 1)
 
 
 def test_reply_of_a_function_that_died_is_used(late):
@@ -67,8 +65,8 @@ def test_reply_of_a_function_that_died_is_used(late):
     died = late.services.ledger.claim_poll(late.seen, late.services.now())
     late.seen = died
 
-    assert not late.polled(RuntimeError("polled although the reply is there"))
-    assert (late.now.round, late.now.partial_replies[0].key) == (1, key)
+    assert late.polled(RuntimeError("polled although the reply is there"))
+    assert (late.now.part.succeeded, late.now.partial_replies) == (1, (key,))
 
 
 def test_function_that_dies_after_it_noted_the_part_is_followed(late, monkeypatch):
@@ -76,11 +74,11 @@ def test_function_that_dies_after_it_noted_the_part_is_followed(late, monkeypatc
         raise RuntimeError
 
     with monkeypatch.context() as broken:
-        broken.setattr("functions.poll.collect.submit_again", die)
+        broken.setattr("functions.poll.poll.end", die)
         with pytest.raises(RuntimeError):
             late.polled(PARTIAL)
-    assert (late.now.round, len(late.now.partial_replies), late.now.claims) == (0, 1, 1)
+    assert (len(late.now.partial_replies), late.now.claims) == (1, 1)
     late.seen = late.now
 
-    assert not late.polled(PARTIAL)
-    assert late.now.round == 1
+    assert late.polled(PARTIAL)
+    assert late.now.part.succeeded == 1

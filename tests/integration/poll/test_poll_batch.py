@@ -24,6 +24,7 @@ from shared.models import (
     JobControl,
     Submission,
 )
+from shared.models import Pending as Said
 from shared.retry import MAX_CLAIMS
 from shared.workers_ai.replies import Accepted, OutcomeUnknown, Pending
 from tests.support.doubles.ledger_items import BATCH, JOB, REASON, T
@@ -33,8 +34,8 @@ DAY = 86_400
 OTHER = ErrorDetail("expired", "another reason")
 AT_ONCE = Submission("", 1, ACCEPTED)
 LATEST = Submission("id", 2, ACCEPTED)
-EARLIER = Submission("earlier", 1, T - 9_000)
-TWO_IDS = {"submissions": (EARLIER, LATEST), "attempt": 2}
+AGAIN = {"submission": LATEST, "attempt": 2, "given_up": 1}
+"""A batch that was submitted again."""
 TOO_OLD = {"created_at": T - MAX_JOB_SECONDS - 1}
 CANCELLED_NOW = {"control": JobControl(cancelled=CANCEL_NOW)}
 
@@ -49,19 +50,18 @@ PENDING = Pending("running")
     ("batch", "job", "needs"),
     [
         ({}, {}, True),
-        (TWO_IDS, {}, True),
+        (AGAIN, {}, True),
         ({}, {"control": JobControl(cancelled=CANCEL)}, True),
         ({}, CANCELLED_NOW, False),
         ({}, TOO_OLD, False),
         ({"ending": REASON}, {}, False),
         ({"isolating": REASON}, {}, False),
-        ({"submissions": (AT_ONCE,)}, {}, False),
-        ({"submissions": (AT_ONCE, LATEST)}, {}, True),
+        ({"submission": AT_ONCE}, {}, False),
     ],
 )
 def test_accepted_batch_is_polled(batch, job, needs):
     """By message if it is one of the first, else by a tick."""
-    held = replace(BATCH, **{"submissions": (LATEST,)} | batch)
+    held = replace(BATCH, **{"submission": LATEST} | batch)
 
     assert needs_call(replace(JOB, **job), held, T) is needs
 
@@ -127,7 +127,7 @@ def test_untried_isolation_ends_without_poll(polled, ending):
     assert one.now.ending.message == (
         ending.message
         if ending
-        else f"Not tried alone, because the job was stopped: {REASON.message}"
+        else f"Not sent alone, because the job was stopped: {REASON.message}"
     )
     assert one.now.polls == 0
 
@@ -140,29 +140,16 @@ def test_batch_to_be_isolated_is_split_without_poll(polled):
 
 
 @pytest.mark.parametrize(
-    ("job", "ending_if_unanswered", "ending"),
-    [
-        (TOO_OLD, None, TOO_OLD_CODE),
-        (TOO_OLD, REASON, REASON),
-        (CANCELLED_NOW, None, CANCELLED_ACCEPTED),
-    ],
-    ids=["too old", "too old, with a last word", "cancelled at once"],
+    ("job", "ending"),
+    [(TOO_OLD, TOO_OLD_CODE), (CANCELLED_NOW, CANCELLED_ACCEPTED)],
+    ids=["too old", "cancelled at once"],
 )
-def test_batch_of_finished_job_ends_without_call(polled, job, ending_if_unanswered, ending):
-    one = polled(job, ending_if_unanswered=ending_if_unanswered)
+def test_batch_of_finished_job_ends_without_call(polled, job, ending):
+    one = polled(job)
 
     assert one.polled(COMPLETE)
     assert (one.now.state, one.now.ending) == (BatchState.DONE, ending)
     assert one.doubles.asked == []
-
-
-@pytest.mark.parametrize(("polls", "asked"), [(0, "id"), (1, "earlier"), (2, "id")])
-def test_ids_of_batch_are_polled_in_turn_latest_first(polled, polls, asked):
-    one = polled(**TWO_IDS, polls=polls, polls_settled=polls)
-
-    one.polled(PENDING)
-
-    assert [request_id for request_id, _ in one.doubles.asked] == [asked]
 
 
 # ── after claims without progress ─────────────────────────────────────────────────────────────────
@@ -173,8 +160,6 @@ def test_ids_of_batch_are_polled_in_turn_latest_first(polled, polls, asked):
     [
         ({}, POLL_FAILED),
         ({"isolating": REASON}, REASON),
-        ({"ending_if_unanswered": OTHER}, OTHER),
-        ({"isolating": REASON, "ending_if_unanswered": OTHER}, OTHER),
     ],
 )
 def test_last_claim_ends_batch_with_known_reason(polled, batch, ending):
@@ -211,40 +196,37 @@ def test_batch_that_could_never_be_split_is_to_end(polled):
 
 
 def test_answer_is_stored_under_ordinal_of_poll(polled):
-    one = polled(**TWO_IDS, polls=2, polls_settled=2)
+    one = polled(**AGAIN, polls=2, polls_settled=2)
 
     assert one.polled(COMPLETE)
     assert one.services.store.get(keys.raw(one.job.job_id, one.seen.number, 2, 3)) == COMPLETE.body
     assert (one.now.state, one.now.part.succeeded) == (BatchState.DONE, 2)
 
 
-@pytest.mark.parametrize(
-    "submissions", [(AT_ONCE,), (EARLIER, replace(AT_ONCE, attempt=2))], ids=["first", "second"]
-)
-def test_answer_to_submit_needs_no_call(polled, submissions):
-    one = polled(submissions=submissions, attempt=len(submissions))
-    one.store_reply(0, attempt=len(submissions))
+def test_answer_to_submit_needs_no_call(polled):
+    one = polled(submission=AT_ONCE)
+    one.store_reply(0)
 
     assert one.polled(NO_ANSWER)
     assert (one.now.part.succeeded, one.doubles.asked) == (2, [])
 
 
 def test_answer_to_submit_lacks_items_whatever_it_says(polled):
-    one = polled(submissions=(AT_ONCE,))
+    one = polled(submission=AT_ONCE)
     one.store_reply(0, reply=RUNNING)
 
     one.polled()
 
-    assert (one.now.missing_polls, one.doubles.asked) == (1, [])
+    assert (len(one.now.partial_replies), one.doubles.asked) == (1, [])
 
 
 @pytest.mark.parametrize(
     ("polls", "settled", "looked_at"),
-    [(0, 0, []), (4, 4, []), (4, 2, ["2-4", "1-4", "2-3", "1-3"])],
+    [(0, 0, []), (4, 4, []), (4, 2, ["2-4", "2-3"])],
     ids=["the first poll", "all are settled", "two are not"],
 )
 def test_stored_answer_is_looked_for_at_each_poll(polled, monkeypatch, polls, settled, looked_at):
-    one = polled(**TWO_IDS, polls=polls, polls_settled=settled)
+    one = polled(**AGAIN, polls=polls, polls_settled=settled)
     real, found = type(one.services.store).head, []
 
     def head(store, key, version=""):
@@ -260,8 +242,8 @@ def test_stored_answer_is_looked_for_at_each_poll(polled, monkeypatch, polls, se
 
 
 def test_answer_of_dead_poll_needs_no_call(polled):
-    one = polled(**TWO_IDS, polls=4, polls_settled=2)
-    one.store_reply(3, attempt=1)
+    one = polled(**AGAIN, polls=4, polls_settled=2)
+    one.store_reply(3, attempt=2)
 
     assert one.polled(NO_ANSWER)
     assert (one.now.part.succeeded, one.doubles.asked) == (2, [])
@@ -271,21 +253,22 @@ def test_answer_of_dead_poll_needs_no_call(polled):
     ("batch", "took"),
     [
         ({}, [(0.0, 100.0)]),
-        ({"pending_at": T - 30}, [(70.0, 100.0)]),
-        ({"pending_at": ACCEPTED - 50}, [(0.0, 100.0)]),
-        ({"missing_polls": 1}, []),
-        (TWO_IDS, []),
+        ({"pending": Said(T - 30, "")}, [(70.0, 100.0)]),
+        ({"pending": Said(ACCEPTED - 50, "")}, [(0.0, 100.0)]),
+        ({"partial_replies": ("key",)}, []),
+        (AGAIN, []),
     ],
     ids=[
         "never pending",
         "pending",
         "pending before it was accepted anew",
         "asked for again",
-        "two ids",
+        "submitted again",
     ],
 )
 def test_known_duration_is_remembered(polled, batch, took):
     one = polled(**batch)
+    one.services.store.put_if_absent("key", RUNNING.body)
 
     one.polled(COMPLETE)
 
@@ -297,24 +280,13 @@ def test_known_duration_is_remembered(polled, batch, took):
 
 @pytest.mark.parametrize(("reply", "status"), [(PENDING, "running"), (Accepted("id"), "queued")])
 def test_pending_reply_resets_counts(polled, reply, status):
-    one = polled(claims=3, polls=1, misses=2, failures=2, calls_fail_since=T - 50)
+    one = polled(claims=3, polls=1, calls_fail_since=T - 50)
 
     assert not one.polled(reply)
     now = one.now
     assert (now.due_at, now.claims, now.polls_settled) == (T + NEXT_POLL, 0, 2)
-    assert (now.misses, now.failures, now.calls_fail_since) == (0, 0, 0.0)
-    assert (now.pending_at, now.api_status) == (T, status)
+    assert (now.calls_fail_since, now.pending) == (0.0, Said(T, status))
     assert one.doubles.ages == [100.0]
-
-
-def test_pending_earlier_id_resets_only_its_count(polled):
-    missed = replace(EARLIER, misses=3)
-    one = polled(submissions=(missed, LATEST), polls=1, misses=2, failures=2)
-
-    one.polled(PENDING)
-
-    assert one.now.submissions == (EARLIER, LATEST)
-    assert (one.now.misses, one.now.failures) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +304,7 @@ def test_pending_batch_is_polled_by_its_deadline(polled, pending_for, deadline, 
     """The next poll is no later than the time at which the batch is overdue or its job's deadline."""
     one = polled(
         {"deadline_at": deadline and T + deadline},
-        submissions=(Submission("id", 1, T - pending_for),),
+        submission=Submission("id", 1, T - pending_for),
     )
 
     assert not one.polled(PENDING)
@@ -340,7 +312,7 @@ def test_pending_batch_is_polled_by_its_deadline(polled, pending_for, deadline, 
 
 
 def test_overdue_pending_batch_is_resubmitted(polled):
-    one = polled(submissions=(Submission("id", 1, T - DAY - 1),))
+    one = polled(submission=Submission("id", 1, T - DAY - 1))
 
     assert not one.polled(PENDING)
     assert (one.now.state, one.now.due_at) == (BatchState.READY, T)
@@ -382,7 +354,7 @@ def test_event_during_a_poll_makes_batch_due(polled, monkeypatch):
     ledger, real = one.services.ledger, type(one.services.ledger).schedule_poll
 
     def told_first(self, batch, due_at, **updates):
-        assert ledger.tell_over(batch.job_id, batch.number, 0, T)
+        assert ledger.tell_over(batch, T)
         return real(self, batch, due_at, **updates)
 
     monkeypatch.setattr(type(ledger), "schedule_poll", told_first)

@@ -89,7 +89,7 @@ class Doubles:
         self.sent.append(message)
         self.delays.append(delay)
 
-    def send_all(self, messages: list[object], delays: list[float]) -> None:
+    def send_all(self, messages: list[object]) -> None:
         self.sent += messages
 
     def next_poll(self, model: str, age: float, now: float) -> float:

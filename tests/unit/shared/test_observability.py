@@ -87,11 +87,11 @@ def test_call_of_log_is_found():
 
 
 def test_log_line_has_latest_request_id():
-    submissions = (Submission("first", 1, 1.0), Submission("second", 2, 2.0))
+    submission = Submission("second", 2, 2.0)
     named = {"job_id": JOB.job_id, "number": BATCH.number}
 
     assert batch_log_fields(BATCH) == named
-    assert batch_log_fields(replace(BATCH, submissions=submissions)) == {
+    assert batch_log_fields(replace(BATCH, submission=submission)) == {
         **named,
         "request_id": "second",
     }

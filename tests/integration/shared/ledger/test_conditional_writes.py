@@ -11,7 +11,6 @@ from dropbatch.core.names import JobState
 from dropbatch.errors import UploadRefused
 from shared.aws.object_store import ObjectStore
 from shared.models import (
-    Isolation,
     Job,
     JobControl,
     ResultFileProgress,
@@ -40,14 +39,13 @@ KNOWN = replace(JOB.plan, form="jsonl", packing="plain")
 CHANGED: dict[str, object] = {
     "state": "done",
     "attempt": 7,
-    "round": 1,
     "due_at": T + 1,
     "told_at": T - 1,
     "fence": T + 91,
     "ending": REASON,
     "isolating": REASON,
     "error": REASON,
-    "isolation": Isolation(submits=1),
+    "refused": REASON,
     "pieces": 2,
     "completed_at": T,
     "lease_until": T + 100,
@@ -61,7 +59,7 @@ TRANSITIONS = {
     "begin_submit": (
         READY,
         lambda at, seen: at.begin_submit(seen, T + 90),
-        ("state", "attempt", "round", "ending", "isolating"),
+        ("state", "attempt", "ending", "isolating"),
     ),
     "undo_submit": (
         replace(SUBMITTING, fence=T + 90),
@@ -75,15 +73,19 @@ TRANSITIONS = {
     ),
     "tell_over": (
         replace(BATCH, due_at=T + 60),
-        lambda at, seen: at.tell_over(seen.job_id, seen.number, 0, T + 9),
-        ("state", "round", "told_at"),
+        lambda at, seen: at.tell_over(seen, T + 9),
+        ("state", "attempt", "told_at"),
     ),
     "refuse": (SUBMITTING, lambda at, seen: at.refuse(seen, T + 9), ("state", "attempt")),
-    "resubmit": (BATCH, lambda at, seen: at.resubmit(seen, T + 9), ("state", "attempt", "due_at")),
-    "keep_polling": (
-        READY,
-        lambda at, seen: at.keep_polling(seen, REASON, T + 9),
+    "resubmit": (
+        BATCH,
+        lambda at, seen: at.resubmit(seen, T + 9, T + 9),
         ("state", "attempt", "due_at"),
+    ),
+    "refuse_rest": (
+        JOB,
+        lambda at, seen: at.refuse_rest(seen, REASON, T + 9),
+        ("refused", "completed_at"),
     ),
     "wait": (READY, lambda at, seen: at.wait(seen, T + 9, 7.0), ("state", "attempt", "due_at")),
     "postpone": (READY, lambda at, seen: at.postpone(seen, T + 9), ("state", "attempt", "due_at")),
@@ -100,11 +102,6 @@ TRANSITIONS = {
     "schedule_poll": (
         BATCH,
         lambda at, seen: at.schedule_poll(seen, T + 9),
-        ("state", "attempt", "due_at"),
-    ),
-    "begin_round": (
-        BATCH,
-        lambda at, seen: at.begin_round(seen, "key", 9, T, T),
         ("state", "attempt", "due_at"),
     ),
     "finish_batch": (
@@ -165,11 +162,6 @@ TRANSITIONS = {
         ("completed_at",),
     ),
     "fail_job": (JOB, lambda at, seen: at.fail_job(seen, REASON, T + 9), ("error", "completed_at")),
-    "note_isolation": (
-        JOB,
-        lambda at, seen: at.note_isolation(seen, Isolation(submits=2)),
-        ("isolation", "completed_at"),
-    ),
     "begin_isolation": (
         BATCH,
         lambda at, seen: at.begin_isolation(seen, REASON, "5006", T),
@@ -211,7 +203,6 @@ TRANSITIONS = {
         lambda at, seen: at.note_control(seen, JobControl("w")),
         ("state", "control"),
     ),
-    "poll_on": (READY, lambda at, seen: at.poll_on(seen, T + 9), ("state", "attempt", "due_at")),
 }
 """For each transition.
 
@@ -257,16 +248,6 @@ INSIDE = {
         lambda at, seen: at.note_control(seen, JobControl("w")),
         JobControl("v", cancelled="cancel"),
     ),
-    "a finding": (
-        replace(BEGUN, isolation=Isolation(16, writes=1)),
-        lambda at, seen: at.note_isolation(seen, Isolation(16)),
-        Isolation(16, causes={"5006": "all"}, writes=2),
-    ),
-    "a grant of a version that does not count": (
-        replace(BEGUN, isolation=Isolation(16, writes=1)),
-        lambda at, seen: at.note_isolation(seen, Isolation(16)),
-        Isolation(32, writes=1),
-    ),
     "an appended segment": (
         replace(JOB, output=ResultFileProgress("00000001", 5)),
         lambda at, seen: at.note_appended(seen, {"output": ResultFileProgress("00000003", 9)}),
@@ -279,7 +260,6 @@ The item, the call, and what somebody else wrote meanwhile.
 """
 MAPS = {
     "control": JobControl,
-    "isolation": Isolation,
     "output": ResultFileProgress,
 }
 
@@ -297,12 +277,12 @@ def test_changed_map_is_left_alone(table, inside):
     assert items.read() == before
 
 
-@pytest.mark.parametrize("whole", [Isolation(), (1, 2), {"a": 1}], ids=["map", "list", "dict"])
+@pytest.mark.parametrize("whole", [JobControl(), (1, 2), {"a": 1}], ids=["map", "list", "dict"])
 def test_whole_map_is_not_compared(table, whole):
     items = OneItem(table, JOB)
 
     with pytest.raises(TypeError, match="as a whole"):
-        items.ledger.update(items.key, {"isolation": whole}, {"claims": 1}, Job)
+        items.ledger.update(items.key, {"control": whole}, {"claims": 1}, Job)
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)

@@ -70,7 +70,7 @@ def test_end_of_split_is_work(table):
         ({"created_at": T - 10, "paused": 30.0}, 70.0),
         ({"created_at": T - 900, "ready_at": T - 10, "paused": 30.0}, 70.0),
         (
-            {"created_at": T - 900, "submissions": (Submission("id", 1, T - 10),), "paused": 30.0},
+            {"created_at": T - 900, "submission": Submission("id", 1, T - 10), "paused": 30.0},
             70.0,
         ),
         ({"created_at": T + 90}, 0.0),
@@ -80,7 +80,7 @@ def test_end_of_split_is_work(table):
         "again",
         "anew",
         "twice",
-        "a later round",
+        "to be submitted again",
         "since it was accepted",
         "before its turn",
     ],

@@ -11,8 +11,8 @@ from shared.ledger import Ledger
 from shared.ledger.item_keys import LIFE_SECONDS, DueEntry
 from shared.models import (
     BatchState,
+    Doubt,
     DueKind,
-    Isolation,
     JobControl,
     ResultFileProgress,
     Status,
@@ -48,38 +48,36 @@ WRITES = {
         {"state": "submitting", "attempt": 2, "fence": T + 90, "due_at": T + 90, "claims": 3}
         | {"work": "v2#poll", "held": False},
     ),
+    "begin another submit": (
+        replace(READY, submission=ID, given_up=1),
+        lambda at, seen: at.begin_submit(seen, T + 90),
+        {"state": "submitting", "attempt": 2, "fence": T + 90, "due_at": T + 90, "claims": 1}
+        | {"work": "v2#poll", "submission": GONE, "given_up": 2},
+    ),
     "accept": (
         replace(
-            SUBMITTING, claims=2, refusals=1, misses=1, failures=1, calls_fail_since=T, paused=9.0
+            SUBMITTING,
+            claims=2,
+            refusals=1,
+            doubt=Doubt("kind", T),
+            calls_fail_since=T,
+            paused=9.0,
         ),
         lambda at, seen: at.accept(seen, ID, T + 5),
         {
             "state": "queued",
-            "submissions": [plain(attribute(ID))],
+            "submission": plain(attribute(ID)),
             "work": "v2#poll",
             "due_at": T + 5,
         }
-        | {
-            "claims": 0,
-            "refusals": 0,
-            "misses": 0,
-            "failures": 0,
-            "calls_fail_since": 0.0,
-            "paused": 0.0,
-        },
-    ),
-    "accept once more": (
-        replace(SUBMITTING, submissions=(ID,)),
-        lambda at, seen: at.accept(seen, replace(ID, attempt=2), T),
-        {"state": "queued", "work": "v2#poll"}
-        | {"submissions": [plain(attribute(ID)), plain(attribute(replace(ID, attempt=2)))]},
+        | {"claims": 0, "refusals": 0, "doubt": GONE, "calls_fail_since": 0.0, "paused": 0.0},
     ),
     "accept anew": (
         replace(SUBMITTING, told_at=T - 9),
         lambda at, seen: at.accept(seen, ID, T + 5),
         {
             "state": "queued",
-            "submissions": [plain(attribute(ID))],
+            "submission": plain(attribute(ID)),
             "work": "v2#poll",
             "due_at": T + 5,
             "told_at": 0.0,
@@ -87,29 +85,18 @@ WRITES = {
     ),
     "tell_over": (
         replace(BATCH, due_at=T + 60),
-        lambda at, seen: at.tell_over(seen.job_id, seen.number, 0, T + 9),
+        lambda at, seen: at.tell_over(seen, T + 9),
         {"due_at": T + 9, "told_at": T + 9},
     ),
     "tell_over while it is polled": (
         replace(BATCH, due_at=T + 60, claims=1),
-        lambda at, seen: at.tell_over(seen.job_id, seen.number, 0, T + 9),
+        lambda at, seen: at.tell_over(seen, T + 9),
         {"told_at": T + 9},
     ),
     "tell_over when it is due already": (
         BATCH,
-        lambda at, seen: at.tell_over(seen.job_id, seen.number, 0, T + 9),
+        lambda at, seen: at.tell_over(seen, T + 9),
         {"told_at": T + 9},
-    ),
-    "keep_polling": (
-        replace(READY, claims=2),
-        lambda at, seen: at.keep_polling(seen, REASON, T + 9, misses=4),
-        {
-            "state": "queued",
-            "ending_if_unanswered": plain(attribute(REASON)),
-            "work": "v2#poll",
-            "due_at": T + 9,
-        }
-        | {"claims": 0, "misses": 4},
     ),
     "refuse": (
         replace(SUBMITTING, claims=2, calls_fail_since=T, work=DueKind.POLL),
@@ -128,20 +115,13 @@ WRITES = {
         lambda at, seen: at.refuse(seen, T + 9),
         {"state": "ready", "work": "v2#first", "due_at": T + 9},
     ),
-    "refuse a batch that has an id": (
-        replace(SUBMITTING, submissions=(ID,)),
-        lambda at, seen: at.refuse(seen, T + 9),
-        {"state": "queued", "work": "v2#poll", "due_at": T + 9},
-    ),
     "undo_submit": (
-        replace(SUBMITTING, work=DueKind.POLL, fence=T + 90, claims=3),
-        lambda at, seen: at.undo_submit(replace(seen, attempt=0, claims=2), T + 90, T + 9),
-        {"state": "ready", "work": "v2#submit", "due_at": T + 9, "claims": 2},
-    ),
-    "poll_on": (
-        replace(READY, submissions=(ID,), claims=2),
-        lambda at, seen: at.poll_on(seen, T + 9),
-        {"state": "queued", "work": "v2#poll", "due_at": T + 9, "claims": 0},
+        replace(SUBMITTING, work=DueKind.POLL, fence=T + 90, claims=3, given_up=1),
+        lambda at, seen: at.undo_submit(
+            replace(seen, attempt=0, claims=2, submission=ID, given_up=0), T + 90, T + 9
+        ),
+        {"state": "ready", "work": "v2#submit", "due_at": T + 9, "claims": 2}
+        | {"submission": plain(attribute(ID)), "given_up": 0},
     ),
     "postpone": (
         replace(READY, claims=2),
@@ -163,7 +143,7 @@ WRITES = {
             READY,
             state=BatchState.QUEUED,
             created_at=T - 60,
-            submissions=(replace(ID, at=T - 10),),
+            submission=replace(ID, at=T - 10),
             paused=5.0,
         ),
         lambda at, seen: at.wait(seen, T + 9, 20.0),
@@ -212,49 +192,23 @@ WRITES = {
     ),
     "schedule_poll": (
         replace(BATCH, claims=2, polls=5, calls_fail_since=T),
-        lambda at, seen: at.schedule_poll(seen, T + 9, misses=1),
-        {"due_at": T + 9, "claims": 0, "polls_settled": 5, "calls_fail_since": 0.0, "misses": 1},
+        lambda at, seen: at.schedule_poll(seen, T + 9, refusals=1),
+        {"due_at": T + 9, "claims": 0, "polls_settled": 5, "calls_fail_since": 0.0, "refusals": 1},
     ),
-    "begin_round": (
+    "resubmit": (
         replace(
             BATCH,
             claims=2,
             polls=5,
-            answered=("a",),
-            missing_polls=1,
-            misses=1,
-            failures=1,
+            doubt=Doubt("kind", T),
+            partial_replies=("key",),
             paused=9.0,
+            submission=ID,
         ),
-        lambda at, seen: at.begin_round(seen, "b", 70, T, T + 9),
-        {"state": "ready", "round": 1, "round_size": 70, "answered": ["a", "b"]}
-        | {
-            "work": "v2#submit",
-            "due_at": T + 9,
-            "claims": 0,
-            "missing_polls": 0,
-            "misses": 0,
-            "failures": 0,
-        }
-        | {"ready_at": T, "paused": 0.0, "polls_settled": 5},
-    ),
-    "resubmit": (
-        replace(BATCH, claims=2, polls=5, misses=1, failures=1, paused=9.0, submissions=(ID,)),
-        lambda at, seen: at.resubmit(seen, T + 9),
-        {
-            "state": "ready",
-            "work": "v2#submit",
-            "due_at": T + 9,
-            "claims": 0,
-            "misses": 0,
-            "failures": 0,
-        }
-        | {"polls_settled": 5, "ready_at": T + 9, "paused": 0.0},
-    ),
-    "resubmit what waits already": (
-        replace(BATCH, submissions=(ID,), ready_at=T + 1, paused=9.0),
-        lambda at, seen: at.resubmit(seen, T + 9),
-        {"state": "ready", "work": "v2#submit", "due_at": T + 9},
+        lambda at, seen: at.resubmit(seen, T + 9, T + 20),
+        {"state": "ready", "work": "v2#submit", "due_at": T + 20, "claims": 0}
+        | {"doubt": GONE, "partial_replies": [], "polls_settled": 5}
+        | {"ready_at": T + 9, "paused": 0.0},
     ),
     "begin_isolation": (
         replace(BATCH, claims=2),
@@ -375,15 +329,10 @@ WRITES = {
         lambda at, seen: at.note_appended(seen, {"errors": ResultFileProgress("m")}),
         {"errors": plain(attribute(ResultFileProgress("m")))},
     ),
-    "note_isolation": (
+    "refuse_rest": (
         JOB,
-        lambda at, seen: at.note_isolation(seen, Isolation(submits=2)),
-        {"isolation": plain(attribute(Isolation(submits=2, writes=1)))},
-    ),
-    "note_isolation again": (
-        replace(JOB, isolation=Isolation(submits=2, writes=1)),
-        lambda at, seen: at.note_isolation(seen, replace(seen.isolation, submits=3)),
-        {"isolation": plain(attribute(Isolation(submits=3, writes=2)))},
+        lambda at, seen: at.refuse_rest(seen, REASON, T + 9),
+        {"refused": plain(attribute(REASON)), "due_at": T + 9},
     ),
     "note_control": (
         JOB,
@@ -488,7 +437,7 @@ def test_finished_batch_takes_no_transition(table):
 
 
 def test_batch_is_stored_with_all_it_holds(table):
-    held = replace(BATCH, submissions=(ID,), ending_if_unanswered=REASON)
+    held = replace(BATCH, submission=ID, ending=REASON)
 
     item = OneItem(table, held).read()
 

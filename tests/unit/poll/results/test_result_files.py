@@ -385,7 +385,10 @@ def test_untiled_batches_never_finish(harm):
     if harm == "missing":
         del world.ledger.leaves["00000049"]
     elif harm == "overlap":
-        world.ledger.leaves["00000020"] = replace(world.ledger.leaves["00000020"], first_id=19)
+        world.ledger.leaves["00000020"] = replace(
+            world.ledger.leaves["00000020"],
+            records=replace(world.ledger.leaves["00000020"].records, first_id=19),
+        )
     else:
         part = replace(world.ledger.leaves["00000020"].part, succeeded=2)
         world.ledger.leaves["00000020"] = replace(world.ledger.leaves["00000020"], part=part)
@@ -419,7 +422,7 @@ def test_status_has_constant_cost():
         accepted = Submission(f"id-{number}", 1, 1e9 + number)
         status = "running" if number < 30 else "queued" if number < 60 else ""
         world.ledger.leaves[name] = replace(
-            world.ledger.leaves[name], submissions=(accepted,), api_status=status
+            world.ledger.leaves[name], submission=accepted, pending=Pending(1e9, status)
         )
     world.answer([0])
     world.visit()

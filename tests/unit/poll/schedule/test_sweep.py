@@ -42,9 +42,8 @@ MOST_PAGES = 20
 """Pages after which a sweep that does not end fails its test."""
 HELD = replace(READY, held=True)
 ID = Submission("id", 1, T - 60)
-QUEUED = replace(BATCH, submissions=(ID,))
-WAITS_ANEW = replace(READY, submissions=(ID,), ready_at=T - 30)
-NEXT_ROUND = replace(READY, submissions=(ID,), ready_at=T - 30, round=1)
+QUEUED = replace(BATCH, submission=ID)
+WAITS_ANEW = replace(READY, submission=ID, ready_at=T - 30)
 ENDING = replace(READY, ending=REASON)
 DONE = replace(BATCH, state=BatchState.DONE, ending=REASON, due_at=None, work=None)
 
@@ -82,9 +81,6 @@ class SweptLedger:
     def hold(self, batch, now, deadline_at):
         return self.note("held", batch, now, deadline_at)
 
-    def keep_polling(self, batch, error, now):
-        return self.note("polled on", batch, error, now)
-
     def note(self, *what):
         self.done.append((what[0], what[1].number, *what[2:]))
         return what[1]
@@ -95,11 +91,6 @@ def ledger(monkeypatch):
     swept = SweptLedger()
     monkeypatch.setattr(module, "PAGE_BATCHES", PAGE)
     monkeypatch.setattr(due, "count", swept.errors.append)
-    monkeypatch.setattr(
-        module,
-        "end",
-        lambda _services, _job, batch, error: swept.note("ended later", batch, error),
-    )
     monkeypatch.setattr(
         module,
         "collect",
@@ -190,42 +181,6 @@ def test_sweep_without_error_writes_no_status(ledger, changes):
     assert (len(ledger.sweeps), ledger.statuses) == (1, [])
 
 
-@pytest.mark.parametrize(
-    ("sizes", "ends"),
-    [([9, 9, 9], 3), ([60, 60, 60], 2), ([200, 1, 1], 1), ([1, 1, 200], 3), ([64, 1, 1], 2)],
-    ids=["small", "together too large", "one too large", "the last", "64 MB are not too large"],
-)
-def test_page_ends_after_64_mb_of_bodies(ledger, sizes, ends):
-    batches = [replace(NEXT_ROUND, body_size=size << 20) for size in sizes]
-
-    swept(ledger, {"error": REASON}, *batches)
-
-    assert ledger.sweeps[0].after == ("" if ends > len(sizes) else f"{ends - 1:08d}")
-    assert [number for _, number, _ in ledger.done] == ["00000000", "00000001", "00000002"]
-
-
-@pytest.mark.parametrize(
-    ("batch", "is_ended"),
-    [
-        (READY, True),
-        (replace(DONE, submissions=(ID,)), False),
-        (replace(DONE, state=BatchState.DIVIDED, submissions=(ID,)), False),
-    ],
-    ids=["never accepted", "done", "split"],
-)
-def test_bodies_that_are_not_read_do_not_end_page(ledger, batch, is_ended):
-    swept(
-        ledger,
-        {"error": REASON},
-        *[replace(batch, records=replace(batch.records, body_size=200 << 20))] * 2,
-    )
-
-    assert [number for _, number, _ in ledger.done] == (
-        ["00000000", "00000001"] if is_ended else []
-    )
-    assert len(ledger.sweeps) == 1
-
-
 # ── what follows a page ───────────────────────────────────────────────────────────────────────────
 
 
@@ -295,8 +250,8 @@ def test_paused_job_holds_waiting_batches(ledger, deadline):
 
 @pytest.mark.parametrize(
     "batch",
-    [HELD, QUEUED, SUBMITTING, SPLIT, WAITS_ANEW],
-    ids=["it is held", "it was accepted", "it is being submitted", "it is split", "it waits anew"],
+    [HELD, QUEUED, SUBMITTING, SPLIT],
+    ids=["it is held", "it was accepted", "it is being submitted", "it is split"],
 )
 def test_paused_job_leaves_other_batches_alone(ledger, batch):
     swept(ledger, PAUSED, batch)
@@ -319,11 +274,10 @@ ENDS = {
         (SPLIT, "polled", "polled"),
         (replace(SPLIT, due_at=T + 9), "polled", "polled"),
         (replace(SPLIT, claims=1, due_at=T + 9), None, None),
-        (NEXT_ROUND, "ended later", "ended later"),
-        (WAITS_ANEW, "polled on", "ended later"),
+        (WAITS_ANEW, "ended", "ended"),
         (QUEUED, None, "polled"),
         (SUBMITTING, None, None),
-        (replace(SUBMITTING, submissions=(ID,)), None, None),
+        (replace(SUBMITTING, submission=ID), None, None),
         (replace(SPLIT, pieces=4), None, None),
         (DONE, None, None),
     ],
@@ -334,7 +288,6 @@ ENDS = {
         "to be split",
         "waits for another to be split first",
         "being looked at",
-        "ready for a further round",
         "waits anew",
         "accepted",
         "being submitted",

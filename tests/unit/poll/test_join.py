@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dropbatch.core.read.index import RecordEntry
-from functions.poll.join import add_reply, merge_round, sort_answers
+from functions.poll.join import add_reply, sort_answers
 from shared.models import Usage
 from shared.workers_ai.results import parse_answer
 from tests.support.joined import (
@@ -365,35 +365,6 @@ def test_usage_of_items_counts_if_that_of_the_reply_lacks_a_part(whole, items, u
         "usage": whole,
     }
     assert answers_of(rows, {"result": reply}).usage == usage
-
-
-@pytest.mark.parametrize(
-    ("first", "later", "usage"),
-    [
-        ([used(2, 3), {"success": False}], [used(4, 5)], Usage(6, 8)),
-        ([{"success": False}] * 2, [used(4, 5)], Usage(4, 5)),
-        ([good(0), {"success": False}], [used(4, 5)], Usage()),
-        ([used(2, 3), {"success": False}], [good(0)], Usage()),
-        ([used(2, 3), {"success": False}], [used(4)], Usage()),
-    ],
-    ids=[
-        "both",
-        "the first has no answer",
-        "the first does not",
-        "the later does not",
-        "the later lacks a part",
-    ],
-)
-def test_usage_of_two_rounds_is_known_if_both_report_it(first, later, usage):
-    """A sum without one of them would count the answers of that one as free."""
-    answers, again = (
-        sorted_reply([{**one, "id": at} for at, one in enumerate(items)])
-        for items in (first, later)
-    )
-
-    merge_round(answers, again, [1])
-
-    assert answers.usage == usage
 
 
 # ── several replies to the same records ───────────────────────────────────────────────────────────
