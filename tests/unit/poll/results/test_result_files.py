@@ -22,7 +22,7 @@ from functions.poll import files as segments
 from functions.poll import visit as finish
 from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectStore
 from shared.errors import InvariantError, ObjectNotFoundError
-from shared.models import Batch, BatchState, Job, Part, Records, Submission, Upload
+from shared.models import Batch, BatchState, Job, Part, Pending, Records, Submission, Upload
 from shared.pacing.breaker import Controls, Rate
 from tests.support.doubles.visited_jobs import Watched
 
