@@ -10,43 +10,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from functions.poll.due import in_parallel
 from shared import keys
 from shared.errors import RefusedError
-from shared.models import DueKind
-from shared.observability import count, logger
+from shared.observability import logger
 from shared.retry import MAX_CLAIMS, claim_seconds
 
 if TYPE_CHECKING:
     from shared.ledger import DueEntry
     from shared.services import Services
 
-MAX_JOBS_CLEANED = 200
-"""Jobs whose staged objects one tick deletes."""
 CLEAN_AFTER_SECONDS = 3_600.0
 CLAIM_SECONDS = 180.0
 
 
-def clean(services: Services, ends: float) -> None:
-    """Delete what is due, at least 1,000 objects of each of the oldest jobs, until `ends`.
+def clean(services: Services, due: DueEntry, ends: float) -> None:
+    """Delete a job's staged objects, at least 1,000, and more until `ends`, Unix seconds.
 
     Raises:
-        StorageError: the table's index could not be read.
+        StorageError: an AWS service failed; the claim makes the job due again later.
     """
-    due, _ = services.ledger.due(DueKind.CLEANUP, services.now(), MAX_JOBS_CLEANED)
-    in_parallel(lambda one: _clean_contained(services, one, ends), due)
-
-
-def _clean_contained(services: Services, due: DueEntry, ends: float) -> None:
-    """No error of one job delays the others: its claim makes it due again later."""
-    try:
-        _clean(services, due, ends)
-    except Exception:  # noqa: BLE001 - see above
-        logger.exception("staged objects not deleted", job_id=due.job_id)
-        count("Errors")
-
-
-def _clean(services: Services, due: DueEntry, ends: float) -> None:
     ledger, now = services.ledger, services.now()
     claims = ledger.claims_of(due)
     if claims >= MAX_CLAIMS:

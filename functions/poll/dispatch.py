@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dropbatch.core.names import JobState
+from functions.poll.clean import clean
 from functions.poll.due import DueItem, each_contained, load, postponed
 from functions.poll.sweep import next_sweep
 from functions.poll.visit import visit_job
@@ -55,6 +56,8 @@ IDLE_VISIT_SECONDS = 40.0
 
 Too few to append results.
 """
+CLEAN_SECONDS = 2.0
+"""Seconds in which a job's staged objects are deleted; the rest follows in the next cycle."""
 MAX_TURNS_WAITING, MAX_VISITS_WAITING = 20, 20
 """Messages that wait in the split queue and in the visit queue, up to which more are sent."""
 NO_ROOM_SECONDS = 20.0
@@ -242,21 +245,29 @@ def visit_due_jobs(invocation: Invocation, dues: list[DueEntry]) -> int:
     return sent + len(own)
 
 
-def show_idle_jobs(invocation: Invocation, dues: list[DueEntry]) -> int:
-    """Visit due jobs only to show how far they are, the large ones only for a moment.
+def do_routine(invocation: Invocation, dues: list[DueEntry]) -> int:
+    """Visit jobs only to show how far they are, and clean up those that are over; return how many.
 
-    Return how many.
+    Large ones, and those with much to delete, get only a moment.
     """
     services = invocation.services
+
+    def clean_if_over(due: DueEntry) -> bool:
+        is_over = services.ledger.is_over(due)
+        if is_over:
+            clean(services, due, services.now() + CLEAN_SECONDS)
+        return is_over
 
     def visit(job: Job) -> None:
         now = services.now()
         ends = now + IDLE_VISIT_SECONDS if is_large(job, now) else math.inf
         visit_job(invocation.until(ends), job.job_id)
 
-    sent, found = _send_uploads(services, dues)
+    done = each_contained(services, [(due, due) for due in dues], clean_if_over)
+    open_ones = [due for due, is_over in zip(dues, done, strict=True) if is_over is False]
+    sent, found = _send_uploads(services, open_ones)
     each_contained(services, found, visit)
-    return sent + len(found)
+    return len(dues) - len(open_ones) + sent + len(found)
 
 
 def advance_jobs(invocation: Invocation, job_ids: Iterable[str]) -> None:

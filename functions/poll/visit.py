@@ -278,7 +278,7 @@ def _next_visit(job: Job, ahead: ReadyBatches, now: float, unchanged: int) -> tu
     if ahead.fills_a_step(job):  # This visit had no time for it.
         return now, DueKind.JOB
     due = now + exponential(MIN_VISIT_SECONDS, unchanged, MAX_VISIT_SECONDS)
-    work = DueKind.STATUS
+    work = DueKind.ROUTINE
     if job.deadline_at is not None and now < job.deadline_at <= due:
         due, work = job.deadline_at, DueKind.JOB
     if (sweep_at := next_sweep(job, now)) is not None:

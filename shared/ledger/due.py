@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core.names import JobState
+from dropbatch.core.names import FINAL_JOB_STATES, JobState
 from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError, Table
 from shared.ledger.item_keys import LIFE_SECONDS, DueEntry
@@ -69,6 +69,11 @@ class DueItems(Table):
     def claims_of(self, due: DueEntry) -> int:
         """How often an item was claimed, whatever else it holds; 0 if it does not say."""
         return _claims(self.get(due.key) or {})
+
+    def is_over(self, due: DueEntry) -> bool:
+        """Whether a job is in a final state, whatever else its item holds."""
+        state = (self.get(due.key) or {}).get("state", {}).get("S")
+        return state in FINAL_JOB_STATES
 
     def unclaimed(self, job_id: str, number: str, now: float) -> tuple[DueEntry, int] | None:
         """When an item that the submit function works on is due, and how often it was claimed.

@@ -255,7 +255,7 @@ class Jobs(Table):
         if clean_at is None:
             remove += ["due_at", "work"]
         else:
-            changes |= {"due_at": clean_at, "work": DueKind.CLEANUP}
+            changes |= {"due_at": clean_at, "work": DueKind.ROUTINE}
         return self._change_job(job.job_id, {"state": JobState.FINALIZING}, changes, remove)
 
     def _change_job(

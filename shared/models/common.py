@@ -24,14 +24,11 @@ class DueKind(StrEnum):
     FIRST = f"{SCHEMA}#first"  # A job's first batch, to be submitted: no backlog delays it.
     SUBMIT = f"{SCHEMA}#submit"
     POLL = f"{SCHEMA}#poll"
-    JOB = (
-        # A job whose visit moves it on: its upload is read, its batches are swept, its files
-        # written.
-        f"{SCHEMA}#job"
-    )
-    # A job whose visit only shows how far it is: no number of these delays work.
-    STATUS = f"{SCHEMA}#status"
-    CLEANUP = f"{SCHEMA}#cleanup"  # Of a job that is over: its staged objects are to be deleted.
+    # A job whose visit moves it on: its upload is read, its batches are swept, its files written.
+    JOB = f"{SCHEMA}#job"
+    # A job whose visit only shows how far it is, or one that is over and is to be cleaned up: no
+    # number of these delays work.
+    ROUTINE = f"{SCHEMA}#routine"
 
 
 @dataclass(frozen=True, slots=True)

@@ -385,7 +385,7 @@ def test_visit_without_time_moves_job_on_next(visited, short_steps, records):
     visited.visit(STEP_SECONDS - 0.1)
 
     assert (visited.job.due_at, visited.work) == (
-        (T, "v2#job") if records == 2 else (T + 10, "v2#status")
+        (T, "v2#job") if records == 2 else (T + 10, "v2#routine")
     )
 
 

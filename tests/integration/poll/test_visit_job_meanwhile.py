@@ -122,7 +122,7 @@ def test_job_that_another_run_failed_goes_on(visited, monkeypatch):
 
 @pytest.mark.parametrize(
     ("deadline", "due_at", "work"),
-    [(T + 9, T + 9, "v2#job"), (T + 10, T + 10, "v2#job"), (T + 11, T + 10, "v2#status")],
+    [(T + 9, T + 9, "v2#job"), (T + 10, T + 10, "v2#job"), (T + 11, T + 10, "v2#routine")],
     ids=["sooner", "at the next visit", "later"],
 )
 def test_job_is_visited_at_its_deadline(visited, deadline, due_at, work):

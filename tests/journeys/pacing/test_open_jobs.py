@@ -45,7 +45,7 @@ def put_idle(number):
         status=Status(at=now),
         **times,
     )
-    put(job_id, "META", job, "v2#status")
+    put(job_id, "META", job, "v2#routine")
     records = Records(first_id=0, requests=500, sendable=500, body_size=10, ordinal=0)
     counts = {"records": records, "attempt": 1}
     times["due_at"] = now + 3_600
@@ -71,7 +71,7 @@ def test_job_of_dead_collector_is_over_in_a_minute(start, api, monkeypatch, due_
     (job_id,) = {
         item["pk"]["S"].removeprefix("JOB#") for item in world.items() if item["sk"]["S"] == "META"
     }
-    ledger.release_job(ledger.job(job_id), time.time() + due_in, DueKind.STATUS)
+    ledger.release_job(ledger.job(job_id), time.time() + due_in, DueKind.ROUTINE)
     for number in range(30):
         put_idle(number)
     world.pass_time(30)

@@ -8,9 +8,10 @@ from botocore.exceptions import ClientError
 
 import functions.poll.clean
 import functions.poll.handler
-from functions.poll.clean import CLAIM_SECONDS, CLEAN_AFTER_SECONDS, clean
+from functions.poll.clean import CLAIM_SECONDS, CLEAN_AFTER_SECONDS
 from shared.aws.object_store import ObjectStore
 from shared.ledger import Ledger
+from shared.models import DueKind
 from shared.retry import MAX_CLAIMS
 from tests.support.aws.resources import BUCKET, TABLE
 from tests.support.journeys.deaths import DiedError
@@ -128,10 +129,8 @@ def test_death_at_any_step_leaves_rest_to_next_tick(world, small_pages, monkeypa
 def test_without_time_deletion_continues_at_next_tick(start, small_pages, monkeypatch):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     finish(world, body=GOOD * 6)
-    monkeypatch.setattr(
-        "functions.poll.tick.clean",
-        lambda services, _: clean(services, services.now()),
-    )
+    monkeypatch.setattr("functions.poll.dispatch.CLEAN_SECONDS", 0.0)
+    monkeypatch.setattr("functions.poll.tick.MAX_IDLE_VISITS", 1)
     world.pass_time(CLEAN_AFTER_SECONDS)
     sizes = [len(staged(world))]
     while sizes[-1]:
@@ -224,9 +223,9 @@ def test_outdated_index_deletes_nothing(world):
     finish(world)
     world.pass_time(CLEAN_AFTER_SECONDS)
     services = functions.poll.handler.services()
-    (due,), _ = services.ledger.due(functions.poll.clean.DueKind.CLEANUP, world.now(), 9)
+    (due,), _ = services.ledger.due(DueKind.ROUTINE, world.now(), 9)
     assert services.ledger.set_aside(due, 1, world.now() + 60)
 
-    functions.poll.clean._clean(services, due, world.now())
+    functions.poll.clean.clean(services, due, world.now())
 
     assert staged(world)

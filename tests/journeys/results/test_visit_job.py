@@ -64,7 +64,7 @@ def test_unreadable_item_holds_up_no_other(start):
             TableName="ledger", Item={**broken, "sk": {"S": f"BATCH#{work}"}, "work": {"S": work}}
         )
     world.dynamodb.put_item(
-        TableName="ledger", Item={**broken, "sk": {"S": "META"}, "work": {"S": "v2#status"}}
+        TableName="ledger", Item={**broken, "sk": {"S": "META"}, "work": {"S": "v2#routine"}}
     )
 
     world.settle(until=lambda: bool(world.manifests()))

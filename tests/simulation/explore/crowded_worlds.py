@@ -365,7 +365,7 @@ def of_another_version(world: World) -> list[Dropped]:
     world.run(HOUR, lambda: key in world.dynamodb.items)
     world.run(1.0)
     before = world.dynamodb.items[key]["work"]
-    for work in ({"S": "v3#status"}, before):
+    for work in ({"S": "v3#routine"}, before):
         world.dynamodb.put_item(
             TableName=world.dynamodb.table, Item={**world.dynamodb.items[key], "work": work}
         )

@@ -93,7 +93,7 @@ def polls_sent():
 def test_visits_in_the_queue_of_polls_shut_them_out(monkeypatch):
     monkeypatch.setattr(dispatch, "LARGE_RECORDS", 1)
     assert polls_sent()["poll"] >= 15
-    monkeypatch.setattr(tick, "show_idle_jobs", dispatch.visit_due_jobs)
+    monkeypatch.setattr(tick, "do_routine", dispatch.visit_due_jobs)
     monkeypatch.setattr(dispatch, "MAX_VISITS_WAITING", 10_000)
     real = Queues._url
     monkeypatch.setattr(
@@ -149,7 +149,7 @@ def test_upload_that_waits_among_visits_is_read_late(monkeypatch):
         if work is DueKind.JOB:
             return [], None
         found, following = real(self, work, now, limit)
-        if work is DueKind.STATUS:
+        if work is DueKind.ROUTINE:
             found = sorted(
                 [*real(self, DueKind.JOB, now, limit)[0], *found], key=lambda one: one.due_at
             )[:limit]

@@ -19,7 +19,7 @@ CALLS = {"moto": 1_000, "DynamoDB Local": 10_000}
 As docs/reliability.md says.
 """
 STATES = ("ready", "queued", "done")
-KINDS = ("v2#poll", "v2#status")
+KINDS = ("v2#poll", "v2#routine")
 NUMBERS = ("0", "1", "1.0", "2.50", "10", "0.0", "1795253407.25", "1795253407.2328277")
 """As Python writes them: DynamoDB stores some of them in another form."""
 CLAUSES = (

@@ -323,7 +323,7 @@ class World:
         return [
             item
             for item in self.items()
-            if not item.get("work", {"S": "cleanup"})["S"].endswith("cleanup")
+            if "work" in item and item["state"]["S"] not in FINAL_JOB_STATES
         ]
 
     def items(self) -> list[dict[str, Any]]:

@@ -23,10 +23,10 @@ def due_entry(held):
         (lambda at, job: at.bring_visit_forward(job, T + 9), "job"),
         (lambda at, job: at.fail_job(job, REASON, T), "job"),
         (lambda at, job: at.note_control(job, JobControl("v"), T + 9), "job"),
-        (lambda at, job: at.note_control(job, JobControl("v")), "status"),
-        (lambda at, job: at.lease_job(job, T, T + 9), "status"),
-        (lambda at, job: at.postpone_job(job, T + 9), "status"),
-        (lambda at, job: at.retry_job(job, T + 9, 1), "status"),
+        (lambda at, job: at.note_control(job, JobControl("v")), "routine"),
+        (lambda at, job: at.lease_job(job, T, T + 9), "routine"),
+        (lambda at, job: at.postpone_job(job, T + 9), "routine"),
+        (lambda at, job: at.retry_job(job, T + 9, 1), "routine"),
     ],
     ids=[
         "release",
@@ -44,7 +44,7 @@ def test_job_that_moves_on_is_due_as_work(table, change, kind):
     """A job that only waits stays what it is."""
     job = replace(JOB, state=JobState.IN_PROGRESS)
     item = OneItem(table, job)
-    idle = item.ledger.release_job(job, T, DueKind.STATUS)
+    idle = item.ledger.release_job(job, T, DueKind.ROUTINE)
 
     change(item.ledger, idle)
 
@@ -54,7 +54,7 @@ def test_job_that_moves_on_is_due_as_work(table, change, kind):
 def test_end_of_split_is_work(table):
     job = JOB
     item = OneItem(table, job)
-    item.ledger.release_job(job, T, DueKind.STATUS)
+    item.ledger.release_job(job, T, DueKind.ROUTINE)
 
     item.ledger.end_split(job, 7, None, T)
 

@@ -38,7 +38,7 @@ ID = Submission("id", 1, T)
 FIRST = replace(SUBMITTING, records=replace(SUBMITTING.records, ordinal=0))
 WAITED = replace(READY, created_at=T - 300, paused=10.0, due_at=T - 60)
 END = {"completed_at": T, "ttl": int(T) + LIFE_SECONDS, "due_at": GONE, "work": GONE}
-DUE = {"due_at": T + 60, "work": "v2#cleanup"}
+DUE = {"due_at": T + 60, "work": "v2#routine"}
 OVER = replace(JOB, state=JobState.COMPLETED, due_at=T)
 
 WRITES = {
@@ -260,8 +260,8 @@ WRITES = {
     ),
     "release_job to a visit that will not move it on": (
         replace(JOB, lease_until=T + 90),
-        lambda at, seen: at.release_job(seen, T + 9, DueKind.STATUS),
-        {"lease_until": 0.0, "due_at": T + 9, "work": "v2#status"},
+        lambda at, seen: at.release_job(seen, T + 9, DueKind.ROUTINE),
+        {"lease_until": 0.0, "due_at": T + 9, "work": "v2#routine"},
     ),
     "retry_job": (
         replace(JOB, claims=2, lease_until=T + 90),
