@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from dropbatch.core.formats.base import NULL
+from dropbatch.core.formats.base import BOM, NULL
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.formats.tables import IS_ANSWER, REFERENCE_COLUMNS, Columns, read_fields
-from dropbatch.core.read.form import BOM
 from dropbatch.core.read.rows import OverlongRecord, read_rows, split_row
 from dropbatch.errors import Error, NotFound
 

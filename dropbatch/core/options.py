@@ -22,7 +22,7 @@ from msgspec import Meta
 
 from dropbatch.core.cost import MAX_NAMED_TOKENS
 from dropbatch.core.errors import UploadRefused, UsageError
-from dropbatch.core.formats.base import UNDECODABLE, Json, Task, members_of, word_of
+from dropbatch.core.formats.base import BOM, UNDECODABLE, Json, Task, members_of, word_of
 from dropbatch.core.formats.detect import GEMINI_GONE
 from dropbatch.core.formats.openai import BATCH_ENDPOINTS
 from dropbatch.core.formats.table import FORMATS
@@ -44,23 +44,12 @@ batch's metadata."""
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job's options; None for an option that is not set.
+    """A job's options (docs/options.md); None for an option that is not set.
 
     Attributes:
         model: as given, valid or not.
-        template: text with `{column}`s.
-        delimiter: between the fields of a table's rows.
-        system: system prompt for the rows of tables and the lines of text.
-        endpoint: that every record of an OpenAI batch file must be for.
-        task: of the model, if the catalogue has another one or none.
         defaults: members for every request that has no member of that name, as JSON.
-        deadline_hours: from the job's creation.
-        max_failed_fraction: of the answered records, 0 to 1.
-        max_cost: US dollars.
-        output_tokens: tokens of an answer to a request that names no limit, on average.
-        tags: the user's own names and values.
-        ignored: metadata that begins like an option and is none, each with the option that has the
-            nearest name.
+        ignored: metadata that begins like an option and is none, each with the nearest option.
     """
 
     model: str | None = None
@@ -81,9 +70,6 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class WrongValueError(ValueError):
     """An option's value is invalid; the message says what it may be."""
-
-
-# ── the table ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class Option(NamedTuple):
@@ -227,10 +213,7 @@ def option_name(written: str) -> str:
 def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
     """The options in an object's metadata, in any spelling, and what it has `ignored`.
 
-    An empty value sets no option.
-
-    Args:
-        metadata: by name, without `x-amz-meta-`.
+    Names are without `x-amz-meta-`. An empty value sets no option.
 
     Raises:
         UploadRefused: `bad_options`.
@@ -281,7 +264,7 @@ def file_options(content: bytes) -> dict[str, Any]:
         UploadRefused: `bad_options`: it is not a JSON object, or a member is unknown or has a wrong
             value.
     """
-    members = members_of(content.removeprefix(b"\xef\xbb\xbf").strip())
+    members = members_of(content.removeprefix(BOM).strip())
     if members is None or len(content) > MAX_OPTIONS_BYTES:
         words = f"It must be a JSON object of at most {MAX_OPTIONS_BYTES:,} bytes."
         raise _bad(OPTIONS_FILE, words)
@@ -304,10 +287,7 @@ def path_options(upload_key: str) -> dict[str, Any]:
     segments = upload_path(upload_key).split("/")
     if segments[0] not in {"@cf", "@hf"}:
         return {}
-    return {"model": "/".join(segments[:-1][:_MODEL_SEGMENTS])}
-
-
-_MODEL_SEGMENTS = 3
+    return {"model": "/".join(segments[:-1][:3])}
 
 
 def _parsed(given: Iterable[tuple[str, Json]], place: str = "") -> dict[str, Any]:
@@ -425,9 +405,6 @@ def options_keys(upload_key: str, inbox: str) -> list[str]:
         f"{inbox}{'/'.join([*folders[:depth], OPTIONS_FILE])}"
         for depth in range(len(folders), -1, -1)
     ]
-
-
-# ── a job's options ───────────────────────────────────────────────────────────────────────────────
 
 
 def resolve(layers: Sequence[Mapping[str, Any]]) -> Options:

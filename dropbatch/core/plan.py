@@ -15,7 +15,7 @@ from dropbatch.core import names
 from dropbatch.core.cost import has_price, highest_named
 from dropbatch.core.cost_limit import first_batch
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.base import Reader
+from dropbatch.core.formats.base import BOM, Reader
 from dropbatch.core.formats.detect import Head, check_named, detect_format, first_model
 from dropbatch.core.formats.table import FORMATS, Form, reader_of, target_of
 from dropbatch.core.formats.tables import answer_columns
@@ -29,7 +29,7 @@ from dropbatch.core.models import (
     with_task,
 )
 from dropbatch.core.options import Options
-from dropbatch.core.read.form import BOM, Beginning, detect_form
+from dropbatch.core.read.form import Beginning, detect_form
 from dropbatch.core.read.index import WRAPPER_BYTES
 from dropbatch.core.read.lines import elements
 from dropbatch.core.read.rows import OverlongRecord, delimiters_in, first_row, read_rows

@@ -10,9 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dropbatch.client.merge import Files
-from dropbatch.core.formats.base import NULL, BatchFacts, Outcome, RecordFault, encode, is_retried
+from dropbatch.core.formats.base import (
+    BOM,
+    NULL,
+    BatchFacts,
+    Outcome,
+    RecordFault,
+    encode,
+    is_retried,
+)
 from dropbatch.core.formats.table import FORMATS, Form, describer_of, reader_of, writer_of
-from dropbatch.core.read.form import BOM
 from dropbatch.core.read.rows import first_row, read_rows
 from tests.support.converted import LLAMA, target_of
 

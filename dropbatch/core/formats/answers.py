@@ -48,8 +48,8 @@ _FINISH_WORDS = {
 }
 
 
-class Tokens(NamedTuple):
-    """Tokens that one answer reports; 0 where it reports none."""
+class TokenCounts(NamedTuple):
+    """TokenCounts that one answer reports; 0 where it reports none."""
 
     input: int = 0
     output: int = 0
@@ -73,7 +73,7 @@ class Answer(NamedTuple):
     text: str | None
     calls: list[ToolCall]
     finish: str
-    tokens: Tokens
+    tokens: TokenCounts
     members: dict[str, msgspec.Raw]
     is_known: bool = True
     reasoning: str | None = None
@@ -82,7 +82,7 @@ class Answer(NamedTuple):
 def read_answer(result: Json) -> Answer:
     """Read a result of the API; a result of unknown shape has no text."""
     if begins(result, b'"'):
-        return Answer(text_value(result), [], "", Tokens(), {})
+        return Answer(text_value(result), [], "", TokenCounts(), {})
     members = unwrapped(result)
     tokens = _tokens(members)
     if "choices" in members:
@@ -119,7 +119,7 @@ def unwrapped(result: Json) -> dict[str, msgspec.Raw]:
     return members
 
 
-def _of_choice(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
+def _of_choice(members: dict[str, msgspec.Raw], tokens: TokenCounts) -> Answer:
     choices = elements_of(members["choices"])
     choice = members_of(choices[0]) if choices else None
     message = object_of((choice or {}).get("message", NULL))
@@ -148,7 +148,7 @@ def _text_of_content(content: Json) -> str | None:
     return None if bytes(content) == b"null" else text_value(content)
 
 
-def _of_responses(members: dict[str, msgspec.Raw], tokens: Tokens) -> Answer:
+def _of_responses(members: dict[str, msgspec.Raw], tokens: TokenCounts) -> Answer:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
@@ -192,10 +192,10 @@ def vectors_of(members: dict[str, msgspec.Raw]) -> list[msgspec.Raw]:
     return []
 
 
-def _tokens(members: dict[str, msgspec.Raw]) -> Tokens:
+def _tokens(members: dict[str, msgspec.Raw]) -> TokenCounts:
     usage = value_of(members.get("usage", NULL))
     if not isinstance(usage, dict):
-        return Tokens()
+        return TokenCounts()
 
     def count_of(*names: str) -> int:
         return next(
@@ -206,7 +206,7 @@ def _tokens(members: dict[str, msgspec.Raw]) -> Tokens:
         count_of("prompt_tokens", "input_tokens"),
         count_of("completion_tokens", "output_tokens"),
     )
-    return Tokens(taken, given, count_of("total_tokens") or taken + given)
+    return TokenCounts(taken, given, count_of("total_tokens") or taken + given)
 
 
 def numbers_of(raw: Json) -> dict[str, int]:

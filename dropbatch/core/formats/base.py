@@ -19,6 +19,7 @@ import msgspec
 from dropbatch.core.requests import Schema
 
 NULL = msgspec.Raw(b"null")
+BOM = b"\xef\xbb\xbf"
 _LF, _CR = b"\n\r"  # Numbers: `in` finds them at a fraction of the cost of bytes.
 UNREADABLE_CODES = frozenset({"invalid_json", "not_an_object", "invalid_utf8"})
 """Codes of records that no format could read."""
@@ -373,6 +374,17 @@ def value_of(raw: Json) -> Any:  # noqa: ANN401  # whatever a user or the API wr
         return _decode_any(raw)
     except UNDECODABLE:
         return None
+
+
+def is_text(raw: bytes) -> bool:
+    """Whether bytes are UTF-8: a decoder does not check what it skips."""
+    if raw.isascii():
+        return True
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def word_of(raw: Json) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.base import API_BODY_LIMIT, UNDECODABLE, Json, begins, value_of
+from dropbatch.core.formats.base import API_BODY_LIMIT, BOM, UNDECODABLE, Json, begins, value_of
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.models import model_id
 
@@ -23,7 +23,6 @@ LOOKED_AT_LINES = 100
 PACKED = (".gz", ".zst")
 EXTENSIONS = {known.extension: name for name, known in FORMATS.items() if known.extension}
 
-_BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 _BLANKS = re.compile(rb"[ \t\r\n]*")
 _decode = msgspec.json.Decoder().decode
@@ -125,7 +124,7 @@ def detect_format(key: str, head: Head) -> str:
         return "native"
     is_lines = head.form == "jsonl"
     by_extension = extension_format(key) if is_lines else ""
-    if by_extension and head.text.removeprefix(_BOM).lstrip(_SPACE)[:1] not in {b"{", b"["}:
+    if by_extension and head.text.removeprefix(BOM).lstrip(_SPACE)[:1] not in {b"{", b"["}:
         return by_extension
     records = head.records()
     if not any(mark in head.text for mark in _MARKS):
@@ -285,7 +284,7 @@ def _lines(head: bytes, *, complete: bool) -> Iterator[tuple[int, bytes]]:
 
     Lines too long for a record are left out.
     """
-    at, number = len(_BOM) if head.startswith(_BOM) else 0, 1
+    at, number = len(BOM) if head.startswith(BOM) else 0, 1
     while (begin := _BLANKS.match(head, at).end()) < len(head):  # type: ignore[union-attr] # It also matches nothing.
         number += head.count(b"\n", at, begin)
         end = head.find(b"\n", begin)

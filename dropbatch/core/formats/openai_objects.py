@@ -18,7 +18,7 @@ import msgspec
 
 from dropbatch.core.formats.answers import (
     Answer,
-    Tokens,
+    TokenCounts,
     finish_of,
     numbers_of,
     read_answer,
@@ -333,7 +333,7 @@ def _part(raw: msgspec.Raw) -> object:
     return raw
 
 
-def _tokens_used(members: Members, tokens: Tokens) -> dict[str, Any]:
+def _tokens_used(members: Members, tokens: TokenCounts) -> dict[str, Any]:
     usage = object_of(members.get("usage", NULL))
     counts: dict[str, Any] = dict(
         zip(("input_tokens", "output_tokens", "total_tokens"), tokens, strict=True)

@@ -27,6 +27,7 @@ from dropbatch.core.formats.base import (
     Target,
     compact,
     encode,
+    is_text,
     object_of,
     value_of,
     with_defaults,
@@ -253,7 +254,7 @@ class TableWriter:
         """
         columns = len(self._columns.names)
         fields = split_row(row, self._columns.delimiter)
-        if len(fields) == columns and b"\r" not in row and _is_text(row):
+        if len(fields) == columns and b"\r" not in row and is_text(row):
             return row
         kept = [self._safe(field) for field in fields[:columns]]
         return self._columns.delimiter.join(kept + [b""] * (columns - len(kept)))
@@ -263,7 +264,7 @@ class TableWriter:
 
         UTF-8, and in quotes if it holds a carriage return.
         """
-        field = field if _is_text(field) else field.decode(errors="replace").encode()
+        field = field if is_text(field) else field.decode(errors="replace").encode()
         return (
             field if b"\r" not in field or _QUOTED_FIELD.fullmatch(field) else self._quoted(field)
         )
@@ -299,16 +300,6 @@ def answer_columns(defaults: Mapping[str, Json]) -> list[str]:
     schema = inner.get("schema", inner) if isinstance(inner, dict) else None
     properties = schema.get("properties") if isinstance(schema, dict) else None
     return [*properties] if isinstance(properties, dict) else []
-
-
-def _is_text(row: bytes) -> bool:
-    if row.isascii():
-        return True
-    try:
-        row.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def answer_text(result: bytes | msgspec.Raw) -> str:

@@ -23,6 +23,7 @@ from dropbatch.core.formats.base import (
     Converted,
     Reader,
     RecordFault,
+    is_text,
 )
 from dropbatch.core.plan import Checkpoint, SplitPlan, body_room, max_records
 from dropbatch.core.read.index import (
@@ -32,7 +33,7 @@ from dropbatch.core.read.index import (
     UnsendableRecord,
     build_body,
 )
-from dropbatch.core.read.inputs import Inputs, is_text
+from dropbatch.core.read.inputs import Inputs
 from dropbatch.core.read.lines import Window, elements, lines, windows
 from dropbatch.core.read.records import (
     excerpt_json,

@@ -13,7 +13,7 @@ from itertools import chain
 import msgspec
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.base import UNDECODABLE
+from dropbatch.core.formats.base import BOM, UNDECODABLE
 from dropbatch.core.read.lines import without_lone_surrogates
 from dropbatch.core.read.unpack import (
     SIGNATURE_BYTES,
@@ -25,7 +25,6 @@ from dropbatch.core.read.unpack import (
 HEAD_BYTES = 12 << 20
 """Unpacked bytes that are read: more than the largest record, and all of a document."""
 
-BOM = b"\xef\xbb\xbf"
 
 _STRING = rb'"[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+"'
 _KEY = re.compile(_STRING, re.DOTALL)

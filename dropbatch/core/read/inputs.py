@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dropbatch.core.formats.base import UNDECODABLE, RecordFault
+from dropbatch.core.formats.base import UNDECODABLE, RecordFault, is_text
 from dropbatch.core.formats.conversion.members import STREAM, only_values
 from dropbatch.core.models import Model, model_id, no_other_than, of_other_model
 from dropbatch.core.requests import (
@@ -190,14 +190,3 @@ class Inputs:
         if "length >= 1" in said:
             return f"{place}: It must not be empty."
         return f"{place}: It has the wrong type." if ", got " in said else f"{place}: {said}."
-
-
-def is_text(raw: bytes) -> bool:
-    """Whether bytes are UTF-8: a decoder does not check what it skips."""
-    if raw.isascii():
-        return True
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
