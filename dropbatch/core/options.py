@@ -232,11 +232,7 @@ def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
 
 
 def written_options(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """The values of options that are written as text, as on a command line.
-
-    Raises:
-        UsageError: one is unknown, or has a wrong value, or two.
-    """
+    """The values of options that are written as text, as on a command line; or `UsageError`."""
     given = list[tuple[str, Json]]()
     for written, text in pairs:
         _check_text(written, text)
@@ -440,9 +436,5 @@ def encode_options(options: Options) -> bytes:
 
 
 def decode_options(content: bytes) -> Options:
-    """A job's options from its `options.json`.
-
-    Raises:
-        msgspec.ValidationError: it is not a valid `options.json`.
-    """
+    """A job's options from its `options.json`; or `msgspec.ValidationError`."""
     return _decode(content)
