@@ -21,7 +21,7 @@ import dropbatch.core.plan
 import functions.poll.clean as deletions
 import functions.poll.dispatch as sizes
 import functions.poll.files as segments
-import functions.submit.stream
+import functions.submit.read
 import shared.aws.object_store
 import simulation.services.s3
 from bench.meter import API_WAITS, CALL_CPU, WAITS
@@ -52,7 +52,7 @@ FINISHED_BYTES = 500
 """A longer reply has answers."""
 BY_SIZE = (
     (dropbatch.core.plan, "FIRST_BATCH_RECORDS"),
-    (functions.submit.stream, "RANGE_BYTES"),
+    (functions.submit.read, "RANGE_BYTES"),
     (shared.aws.object_store, "BLOCK_BYTES"),
     (segments, "SEGMENT_BYTES"),
     (segments, "MIN_COPY_BYTES"),

@@ -247,7 +247,7 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
         settings = {"MAX_REQUESTS_PER_BATCH": records, "COMPLETION_EVENTS": "no"}
         making = contextlib.contextmanager(make_world)(_Api(inner, meter), patch, **settings)
         with making as made:
-            made.wakes = made.reads_and_submits = True
+            made.wakes = True
             world = Metered(**vars(made))
             world.meter = meter
             line = json.dumps({"text": "w" * text}) + "\n"

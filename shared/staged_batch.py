@@ -8,6 +8,7 @@ form of all of them, but neither S3 nor the ledger.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from dropbatch.core.plan import Checkpoint
 from dropbatch.core.read.index import RecordIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from dropbatch.core.read.cut import Cut
 
@@ -106,3 +107,46 @@ def original_spans(rows: RecordIndex) -> list[tuple[int, int]]:
     return [
         (end - length, length) for end, length in zip(accumulate(lengths), lengths, strict=True)
     ]
+
+
+# ── without references ────────────────────────────────────────────────────────────────────────────
+
+# Some models refuse members that their schema does not name, and so every record with a reference.
+# Answers are joined by id, and the index has the references. All other bytes stay the user's own.
+
+_NAME = "external_reference"
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],]', re.DOTALL)
+_IN_RECORD = 3
+"""Depth of a record's members: in the body's object, its array, and the record's object."""
+
+
+def without_references(body: bytes) -> bytes:
+    """The same body without the member `external_reference` of each record."""
+    kept, pieces = 0, list[bytes]()
+    for begin, end in _members(body):
+        pieces.append(body[kept:begin])
+        kept = end
+    return b"".join((*pieces, body[kept:]))
+
+
+def _members(body: bytes) -> Iterator[tuple[int, int]]:
+    """Where the member is in each record, with one of the commas beside it."""
+    depth, begin, key, is_first = 0, 0, b"", True
+    for token in _TOKEN.finditer(body):
+        sign = token[0]
+        if sign in {b"}", b"]", b","} and depth == _IN_RECORD:
+            if key and msgspec.json.decode(key) == _NAME:
+                follows = is_first and sign == b","
+                yield begin, token.end() if follows else token.start()
+                is_first = follows
+            else:
+                is_first = False
+            begin, key = token.start(), b""
+        if sign in {b"{", b"["}:
+            depth += 1
+            if depth == _IN_RECORD:
+                begin, key, is_first = token.end(), b"", True
+        elif sign in {b"}", b"]"}:
+            depth -= 1
+        elif sign != b"," and depth == _IN_RECORD and not key:
+            key = sign

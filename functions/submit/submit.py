@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from functions.submit.references import is_refused_for_references, without_references
 from shared import keys
 from shared.api_messages import attach_api_message
 from shared.aws.queues import SubmitMessage, VisitMessage
@@ -46,12 +45,14 @@ from shared.pacing.account import is_of_account, wait_for_account
 from shared.pacing.breaker import LIFT_LOOK_SECONDS, LIFTED, Pause, PauseReason, Permit
 from shared.pacing.waits import clear_failing, note_failing
 from shared.retry import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE, soon_after, submit_back_off
+from shared.staged_batch import without_references
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.error_codes import (
     FIREWALL,
     METRIC_OF_CLASS,
     ErrorClass,
     is_ambiguous,
+    is_refused_for_references,
     model_error_message,
 )
 from shared.workers_ai.rejections import cause_of_pause, classify_rejection, token_state
@@ -390,7 +391,7 @@ class _Submit:
             case ErrorClass.MODEL_WAITS:
                 reason, model = PauseReason.MODEL_WAITS, job.plan.model
                 paused = budget.pause(reason, now, str(code), permit, model)
-                ledger.refuse(batch, soon_after(paused.next_probe, 15))
+                ledger.refuse(batch, soon_after(max(paused.next_probe, services.now()), 15))
             case ErrorClass.RATE_LIMIT:
                 until = soon_after(budget.limit_rate(now, reply.retry_after), 10)
                 ledger.refuse(batch, until, paused=batch.paused + until - now)

@@ -350,7 +350,8 @@ class Breaker(Table):
         for pause, sk in zip(found, (pause_sk(), pause_sk(model)), strict=True):
             probing = self.claim_probe(pause, now, sk) if pause else None
             if pause and not probing:
-                return pause.as_wait(now + PROBE_SECONDS)
+                # Whoever has the probe may have lifted the pause before this is written.
+                return pause.as_wait(now + LIFT_LOOK_SECONDS)
             claimed.append(probing)
         return Permit(*claimed)
 

@@ -27,6 +27,13 @@ The words count only as the message's own: a message may quote a record, after a
 quotation mark.
 """
 
+BAD_INPUT = 5006
+"""The code of a request that does not fit its model's schema."""
+_NO_REFERENCES = re.compile(
+    r"(additional|unevaluated)\b.{0,40}\bpropert.{0,40}\bexternal_reference\b", re.IGNORECASE
+)
+"""A message that distinguishes a model that takes no references from other bad input."""
+
 
 class ErrorClass(StrEnum):
     """What an error of the API means."""
@@ -304,6 +311,11 @@ def classify_with_valid_token(reply: Rejected, *, polling: bool) -> ErrorClass:
         return ErrorClass.MODEL
     is_firewall = not reply.enveloped and reply.status == HTTPStatus.FORBIDDEN
     return ErrorClass.REQUEST if is_firewall else ErrorClass.TRY_LATER
+
+
+def is_refused_for_references(reply: Rejected) -> bool:
+    """Whether a batch was refused only because its records have references."""
+    return reply.code == BAD_INPUT and _NO_REFERENCES.search(reply.message) is not None
 
 
 def model_error_message(model: str, code: int) -> str:

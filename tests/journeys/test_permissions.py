@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 
 import functions.poll.files
 import functions.poll.polling
-import functions.submit.turn
+import functions.submit.read
 from dropbatch.core.names import result
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET, TABLE
@@ -41,7 +41,7 @@ def small_steps(monkeypatch):
 
     Several turns, many due batches, files of several segments.
     """
-    monkeypatch.setattr(functions.submit.turn, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(functions.submit.read, "TURN_SECONDS", -1.0)
     monkeypatch.setattr(functions.poll.polling, "MAX_OWN_POLLS", 1)
     monkeypatch.setattr(functions.poll.files, "SEGMENT_BYTES", 400)
     monkeypatch.setattr(functions.poll.files, "MIN_COPY_BYTES", 300)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-import functions.submit.turn
+import functions.submit.read
 from local.workers_ai import Fault
 from shared.errors import StorageError
 from shared.ledger import Ledger
@@ -38,7 +38,7 @@ def test_records_failing_only_together_are_answered(start, api):
 
 
 def test_upload_is_read_while_batch_is_split(start, api, monkeypatch):
-    monkeypatch.setattr(functions.submit.turn, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(functions.submit.read, "TURN_SECONDS", -1.0)
     world = start(MAX_REQUESTS_PER_BATCH=2)
     records = referenced(5)
     records[1]["text"] += " (refused)"

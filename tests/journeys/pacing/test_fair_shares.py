@@ -16,7 +16,7 @@ import functions.poll.handler
 import functions.poll.poll
 import functions.poll.tick
 import functions.poll.visit
-import functions.submit.messages
+import functions.submit.handler
 import functions.submit.submit
 from dropbatch.core.names import JobState, result
 from shared.aws.queues import MAX_SUBMITS_WAITING

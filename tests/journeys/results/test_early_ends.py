@@ -207,7 +207,7 @@ def test_ended_job_retries_no_capacity_failure(world, api):
 
 
 def test_visit_while_reading_keeps_lease_and_claims(start, monkeypatch):
-    monkeypatch.setattr("functions.submit.turn.TURN_SECONDS", -1.0)
+    monkeypatch.setattr("functions.submit.read.TURN_SECONDS", -1.0)
     world = start(MAX_REQUESTS_PER_BATCH=1)
     world.upload_records("a.jsonl", greetings(5), model=M2M)
     world.deliver("UploadQueue", most=2)  # S3's test event, and one turn of one batch.

@@ -12,7 +12,7 @@ import functions.poll.dispatch
 import functions.poll.poll
 import functions.poll.tick
 import functions.poll.visit
-import functions.submit.turn
+import functions.submit.read
 from local.workers_ai import Fault
 from shared import observability
 from shared.errors import StorageError
@@ -194,7 +194,7 @@ def test_batch_without_requests_ends_alone(start, api):
 
 def test_unreadable_upload_ends_failed(start, monkeypatch, counted):
     world = start(MAX_REQUESTS_PER_BATCH=2)
-    real = functions.submit.turn.read_batches
+    real = functions.submit.read.read_batches
 
     def breaks_off(*given):
         for piece in real(*given):
@@ -202,7 +202,7 @@ def test_unreadable_upload_ends_failed(start, monkeypatch, counted):
                 raise StorageError("S3 breaks off")
             yield piece
 
-    monkeypatch.setattr(functions.submit.turn, "read_batches", breaks_off)
+    monkeypatch.setattr(functions.submit.read, "read_batches", breaks_off)
     world.upload_records("a.jsonl", greetings(6), model=M2M)
 
     assert 72 <= hours_to_end(world, most=90) <= 80

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-import functions.submit.create_job
 import functions.submit.handler
+import functions.submit.upload
 from dropbatch.core import names
 from dropbatch.core.names import JobState
-from functions.submit.create_job import MAX_EVENT_AGE_SECONDS, TURN_LEASE_SECONDS, create_job
+from functions.submit.upload import MAX_EVENT_AGE_SECONDS, TURN_LEASE_SECONDS, create_job
 from shared.aws.object_events import ObjectCreated
 from shared.errors import RefusedError, StorageError
 from tests.support.aws.resources import BUCKET, TABLE
@@ -95,9 +95,7 @@ def test_event_of_finished_job_makes_no_second(services, put, world):
 
 
 def test_job_whose_creation_was_not_answered_is_due_soon(services, put, monkeypatch):
-    monkeypatch.setattr(
-        "functions.submit.create_job.retry_seconds", lambda claims: 2.0 * (claims + 1)
-    )
+    monkeypatch.setattr("functions.submit.upload.retry_seconds", lambda claims: 2.0 * (claims + 1))
     real = type(services.ledger).create_job
     created = []
 

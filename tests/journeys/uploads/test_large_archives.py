@@ -9,7 +9,7 @@ import json
 import pytest
 
 from dropbatch.core.read import form
-from functions.submit import stream as reading
+from functions.submit import read as reading
 from local.workers_ai import expected_result
 from shared.aws.object_store import ObjectStore
 

@@ -10,7 +10,7 @@ import pytest
 
 import dropbatch
 import functions.submit.handler
-from functions.submit.create_job import create_job
+from functions.submit.upload import create_job
 from local.template import properties
 from local.workers_ai import expected_result
 from shared.aws.object_events import ObjectCreated

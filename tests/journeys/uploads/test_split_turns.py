@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from functions.submit.split import LEASE_RENEWAL_SECONDS
+from functions.submit.stage import LEASE_RENEWAL_SECONDS
 from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
 

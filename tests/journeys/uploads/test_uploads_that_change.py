@@ -5,7 +5,7 @@ Overwritten, deleted, restored or copied while they are read.
 
 import pytest
 
-import functions.submit.turn
+import functions.submit.read
 from local.workers_ai import expected_result
 from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M, greetings
@@ -16,7 +16,7 @@ ODD = "a b+c%2F漢 & ü?.jsonl"
 @pytest.fixture
 def world(start, monkeypatch):
     """Splits a batch of two records at a turn, and then gives up its turn."""
-    monkeypatch.setattr(functions.submit.turn, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(functions.submit.read, "TURN_SECONDS", -1.0)
     return start(MAX_REQUESTS_PER_BATCH=2)
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from functions.poll import dispatch, pauses, tick
 from functions.poll import visit as visit_job
-from functions.submit import create_batches, turn
+from functions.submit import read as turn
+from functions.submit import stage as create_batches
 from local.workers_ai import Behaviour, Fault
 from shared.aws.queues import Queues, VisitMessage
 from shared.ledger import jobs

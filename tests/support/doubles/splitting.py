@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import Checkpoint, SplitPlan
 from dropbatch.core.read.index import build_body
-from functions.submit.split import split
-from functions.submit.turn import lease_turn, take_turn
+from functions.submit.read import lease_turn, take_turn
+from functions.submit.stage import split
 from shared.aws.object_store import ObjectStore
+from shared.aws.queues import PollMessage, SubmitMessage, VisitMessage
 from shared.errors import StorageError
 from shared.models import Batch, ErrorDetail, Job, Upload
 from shared.pacing.budget import Free
@@ -21,9 +22,8 @@ from shared.pacing.wake import LeftDue
 from shared.services import Invocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from shared.aws.queues import SubmitMessage, VisitMessage
 
 T = TypeVar("T")
 
@@ -53,7 +53,6 @@ class Fake:
         self.calls: list[str] = []
         self.statuses: list[dict[str, Any]] = []
         self.given: dict[str, Any] = {}
-        self.submits_first = self.first_is_left = False
         self.strikes_at, self.mode, self.clock = 0, "", 1_000.0
         self.lock = threading.RLock()
         plan = SplitPlan("@cf/a/b", most, 9_500_000, "account", "jsonl", "plain", 0, first)
@@ -80,12 +79,7 @@ class Fake:
         try:
             job = self.job if leased else lease_turn(self.services, self.job)
             if job:
-                self.first_is_left = take_turn(
-                    Invocation(self.services, self.clock + remaining),
-                    job,
-                    split,
-                    submits_first=self.submits_first,
-                )
+                take_turn(Invocation(self.services, self.clock + remaining), job, split)
         except (DiedError, StorageError):
             self.strikes_at = 0
             return False
@@ -229,13 +223,15 @@ class Fake:
 
     # the queue
 
-    def send(self, message: VisitMessage) -> None:
-        """Send the message that ends a job of which nothing is submitted."""
-        self._call("visit", lambda: self.visits.append(message.job_id))
-
-    def send_all(self, messages: Sequence[SubmitMessage], delay: float = 0) -> None:
-        """Send messages."""
-        self._call("send", lambda: self.messages.extend(message.number for message in messages))
+    def send(self, message: VisitMessage | SubmitMessage | PollMessage) -> None:
+        """Send a message: to submit a batch, to end one, or to end a job without any."""
+        match message:
+            case VisitMessage(job_id):
+                self._call("visit", lambda: self.visits.append(job_id))
+            case SubmitMessage(_, number):
+                self._call("send", lambda: self.messages.append(number))
+            case _:
+                self._call("ended", lambda: None)
 
     def check(self) -> None:
         """Check what `split` resumes from.

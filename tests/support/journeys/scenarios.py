@@ -122,7 +122,6 @@ def run(journey: Journey, boundaries: Boundaries) -> Seen:
     api.inject(*journey.faults)
     with ExitStack() as opened:
         world = opened.enter_context(mortal_world(api, boundaries, MAX_REQUESTS_PER_BATCH=3))
-        world.reads_and_submits = not journey.commands  # These come before the submit.
         lines = [line if isinstance(line, str) else json.dumps(line) for line in journey.upload]
         body = "".join(line + "\n" for line in lines).encode()
         version = world.upload(

@@ -96,11 +96,6 @@ class World:
 
     If not, ticks wait for what is due, as at the end of a chain of messages.
     """
-    reads_and_submits: bool = False
-    """Whether the invocation that reads an upload submits its first batch.
-
-    If not, messages were in queues for long.
-    """
     refused: list[dict[str, Any]] = field(default_factory=list)
 
     # ── a user ────────────────────────────────────────────────────────────────────────────────────
@@ -223,9 +218,8 @@ class World:
             for message in messages:
                 message["Body"] = self._with_versions(message["Body"])
             for _ in range(times):
-                waited = 0.0 if self.reads_and_submits else 3_600.0
                 failed = self.invoke(
-                    handler, {"Records": [_record(message, queue, waited) for message in messages]}
+                    handler, {"Records": [_record(message, queue) for message in messages]}
                 )
             for message in messages:
                 if message["MessageId"] not in failed:
@@ -340,7 +334,7 @@ def _visible(queue: str) -> bool:
     return bool(sqs_backends[AWS_ACCOUNT][REGION].queues[queue].messages)
 
 
-def _record(message: dict[str, Any], queue: str, waited: float) -> dict[str, Any]:
+def _record(message: dict[str, Any], queue: str) -> dict[str, Any]:
     received_at = time.time() - STARTING_SECONDS
     return {
         "messageId": message["MessageId"],
@@ -348,7 +342,7 @@ def _record(message: dict[str, Any], queue: str, waited: float) -> dict[str, Any
         "body": message["Body"],
         "attributes": {
             **message.get("Attributes", {}),
-            "SentTimestamp": str(int(1_000 * (received_at - waited))),
+            "SentTimestamp": str(int(1_000 * received_at)),
             "ApproximateFirstReceiveTimestamp": str(int(1_000 * received_at)),
         },
         "messageAttributes": {},

@@ -20,8 +20,8 @@ from functions.poll.commands import MAX_HELD_SECONDS
 from functions.poll.divide import MAX_ISOLATION_SUBMITS, MAX_PIECES
 from functions.poll.tick import MAX_IDLE_VISITS
 from functions.poll.visit import MANIFEST_BATCHES
-from functions.submit.create_job import MAX_EVENT_AGE_SECONDS
-from functions.submit.messages import FAILED_AGAIN_SECONDS
+from functions.submit.handler import FAILED_AGAIN_SECONDS
+from functions.submit.upload import MAX_EVENT_AGE_SECONDS
 from local.template import defaults, properties, template
 from local.workers_ai import Behaviour
 from local.workers_ai import worker as stand_in

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.submit.references import is_refused_for_references, without_references
+from shared.staged_batch import without_references
+from shared.workers_ai.error_codes import is_refused_for_references
 from shared.workers_ai.replies import Rejected
 
 CASES = {

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.read.index import RecordEntry, build_body, index_of
-from functions.submit import create_batches, turn
-from functions.submit import stage_batches as staging
+from functions.submit import read as turn
+from functions.submit import stage as create_batches
+from functions.submit import stage as staging
 from shared.errors import StorageError
 from shared.models import Status
 from shared.pacing.budget import Free
@@ -27,7 +28,7 @@ from tests.support.examples import examples
 
 @pytest.fixture(autouse=True)
 def _blocks_of_a_few_records(monkeypatch):
-    monkeypatch.setattr("functions.submit.stream.RANGE_BYTES", 100)
+    monkeypatch.setattr("functions.submit.read.RANGE_BYTES", 100)
 
 
 def calls_of_a_run():
@@ -170,83 +171,16 @@ def test_object_with_our_start_counts():
     fake.check_whole([1, 3, 1, 1, 2, 2, 2, 2, 4, 4, 1])
 
 
-def test_messages_are_sent_ten_at_a_time():
+@pytest.mark.parametrize(("submits", "messages"), [(1, 12), (0, 1)], ids=["calls", "none"])
+def test_message_is_sent_only_if_budget_has_call_for_it(submits, messages):
+    """The first batch has a share of its own; the others are due at their slots."""
     fake = Fake()
-
-    assert fake.run()
-
-    assert fake.calls.count("send") == 2
-    assert fake.messages == sorted(fake.batches)
-
-
-@pytest.mark.parametrize(
-    ("free", "messages", "soonest", "latest"),
-    [
-        (Free(100, 3, 90), 4, 4.0, 6.0),
-        (Free(100, 0, 90), 1, 4.0, 6.0),
-        (Free(1, 1, 90, paused=True, look_at=1_300.0), 1, 1.6, 2.4),
-    ],
-    ids=["three calls", "none", "a pause, which may end at any time"],
-)
-def test_message_is_sent_only_if_budget_has_call_for_it(free, messages, soonest, latest):
-    """The first batch, which has a share of its own, always gets one.
-
-    The others are due when to look again.
-    """
-    fake = Fake()
-    fake.services.budget.free = lambda _now: free
+    fake.services.budget.free = lambda _now: Free(100, submits, 90)
     fake.run()
 
     assert fake.messages == sorted(fake.batches)[:messages]
     waiting = [fake.batches[number] for number in sorted(fake.batches)[messages:]]
-    assert waiting
-    assert all(soonest <= one.due_at - one.created_at <= latest for one in waiting)
-    assert all(one.paused == one.due_at - one.created_at for one in waiting)
-
-
-@pytest.mark.parametrize(("waiting", "messages"), [(0, 12), (45, 6), (50, 1), (4_000, 1)])
-def test_no_more_messages_are_sent_than_are_taken(waiting, messages):
-    """With many calls a minute it is not the calls that are scarce.
-
-    Others' first batches would wait behind them.
-    """
-    fake = Fake()
-    fake.services.budget.free = lambda _now: Free(1_200, 600, 1_080)
-    fake.waiting, fake.submit_url = lambda url: waiting, "submits"
-    fake.run()
-
-    assert len(fake.messages) == min(messages, len(fake.batches))
-
-
-def test_first_batch_is_left_to_caller_that_submits_it():
-    fake = Fake(most=2, first=2)
-    fake.submits_first = True
-    fake.services.budget.free = lambda _now: Free(100, 3, 90)
-    fake.run()
-
-    assert fake.first_is_left
-    assert fake.messages == sorted(fake.batches)[1:4]
-
-
-def test_first_batch_is_not_left_if_upload_is_read_on_later(monkeypatch):
-    """The caller submits it only once all is read."""
-    monkeypatch.setattr("functions.submit.turn.TURN_SECONDS", -1.0)
-    fake = Fake()
-    fake.submits_first = True
-    fake.run()
-
-    assert "release" in fake.calls
-    assert not fake.first_is_left
-    assert fake.messages == ["00000000"]
-
-
-def test_first_batch_is_not_left_once_messages_were_sent():
-    fake = Fake()
-    fake.submits_first = True
-    fake.run()
-
-    assert not fake.first_is_left
-    assert fake.messages == sorted(fake.batches)
+    assert all(one.due_at == one.created_at for one in waiting)
 
 
 def test_batches_before_fault_are_sent_immediately():

@@ -11,7 +11,9 @@ import pytest
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import Checkpoint
 from dropbatch.core.read import cut
-from functions.submit import split, stream, turn
+from functions.submit import read as stream
+from functions.submit import read as turn
+from functions.submit import stage as split
 from shared.errors import StorageError
 from shared.models import Reading
 from shared.services import Invocation

@@ -12,7 +12,8 @@ import pytest
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import Checkpoint
 from dropbatch.errors import UploadRefused
-from functions.submit import split, turn
+from functions.submit import read as turn
+from functions.submit import stage as split
 from shared.errors import InvariantError
 from shared.models import CANCEL, ErrorDetail, JobControl
 from shared.retry import MAX_CLAIMS
@@ -127,10 +128,10 @@ def test_run_that_is_replaced_sends_no_visit():
 
 
 def test_broken_upload_ends_after_batches_before(monkeypatch):
-    monkeypatch.setattr("functions.submit.stage_batches.MAX_AHEAD", 0)
+    monkeypatch.setattr("functions.submit.stage.MAX_AHEAD", 0)
     fake = Fake()
     read = fake.read_version
-    monkeypatch.setattr("functions.submit.stream.RANGE_BYTES", 100)
+    monkeypatch.setattr("functions.submit.read.RANGE_BYTES", 100)
 
     def gone(key, version, etag, start, length):
         if start >= 100:

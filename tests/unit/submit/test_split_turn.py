@@ -12,8 +12,8 @@ import pytest
 import shared.retry
 from dropbatch.core.names import JobState
 from dropbatch.errors import UploadRefused
-from functions.submit import turn as module
-from functions.submit.turn import Turn, TurnOverError
+from functions.submit import read as module
+from functions.submit.read import Turn, TurnOverError
 from shared.errors import StorageError
 from shared.models import Reading
 from shared.services import Invocation

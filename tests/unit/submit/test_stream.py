@@ -18,8 +18,8 @@ from dropbatch.core.read import form
 from dropbatch.core.read.form import detect_form, read_beginning
 from dropbatch.core.read.unpack import zstd_module
 from dropbatch.errors import UploadRefused
-from functions.submit import stream as reading
-from functions.submit.stream import read_decompressed, read_stored
+from functions.submit import read as reading
+from functions.submit.read import read_decompressed, read_stored
 from shared.models import Upload
 
 TEXT = b"".join(b'{"text":"row %d"}\n' % number for number in range(400))

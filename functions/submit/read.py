@@ -1,4 +1,9 @@
-"""One turn of reading an upload: its lease, its time, and its bytes as cuts."""
+"""Read: an upload's pinned version, in turns, as unpacked blocks and as cuts; flat memory at any size.
+
+One invocation leases the job and reads for a minute, an archive for as long as it can; the next
+turn continues at the end of the last batch. So the largest upload is read by functions that may
+only run for minutes, and one that dies costs seconds.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,10 @@ from dropbatch.core.errors import UploadRefused
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import Checkpoint, check_model, check_path
 from dropbatch.core.read import cut
-from dropbatch.core.read.cut import gap_error, read_batches
-from functions.submit.create_job import TURN_LEASE_SECONDS
-from functions.submit.denied_uploads import wait_or_fail
-from functions.submit.pin_plan import pin_plan, reader_for
-from functions.submit.stream import read_decompressed
+from dropbatch.core.read.cut import RANGE_BYTES, gap_error, read_batches
+from dropbatch.core.read.unpack import decompress
+from functions.submit.options import pin_plan, reader_for
+from functions.submit.upload import TURN_LEASE_SECONDS, wait_or_fail
 from shared.errors import LeaseLostError, StorageError, UploadDeniedError
 from shared.observability import logger
 from shared.pacing.waits import show_denied
@@ -25,8 +29,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from dropbatch.core.formats.base import Reader
+    from dropbatch.core.plan import SplitPlan
     from dropbatch.core.read.cut import Cut
-    from shared.models import Job
+    from shared.aws.object_store import ObjectStore
+    from shared.models import Job, Upload
     from shared.services import Invocation, Services
 
 TURN_SECONDS = 60.0
@@ -66,8 +72,6 @@ class Turn:
         bytes_read: stored bytes of the upload that have been read.
         bytes_unpacked: unpacked bytes that have been read.
         finished: whether the upload was read to its end.
-        submits_first: whether the invocation submits the job's first batch next, if the upload was
-            read at once.
     """
 
     invocation: Invocation
@@ -80,7 +84,6 @@ class Turn:
     bytes_read: int = 0
     bytes_unpacked: int = 0
     finished: bool = False
-    submits_first: bool = False
 
     @property
     def services(self) -> Services:
@@ -94,8 +97,9 @@ class Turn:
             UploadRefused: `path_too_long`, or as `pin_plan` raises it.
         """
         check_path(self.job.upload.key)
+        stored = read_stored(self.services.store, self.job.upload)
         self.job = pin_plan(
-            self.services, self.job, lambda: self._check_time(DETECT_RESERVE_SECONDS)
+            self.services, self.job, stored, lambda: self._check_time(DETECT_RESERVE_SECONDS)
         )
 
     def begin(self, place: Checkpoint) -> None:
@@ -199,40 +203,34 @@ class Turn:
         )
 
 
-def take_turn(
-    invocation: Invocation,
-    job: Job,
-    read: Callable[[Turn], bool | None],
-    *,
-    submits_first: bool = False,
-) -> bool:
-    """Have an upload read for one turn, from where the last one ended; return what `read` returned.
+# ── leases ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], None]) -> None:
+    """Have the upload of a leased job read for one turn, from where the last one ended.
 
     Args:
         invocation: this one.
         job: as this invocation has leased it.
         read: reads for one turn; raises `LeaseLostError` if another run has replaced this one.
-        submits_first: whether the caller submits the job's first batch next, if `read` leaves it to
-            it.
 
     Raises:
         StorageError: an AWS service failed; the job is due again at its `due_at`.
     """
-    turn = Turn(invocation, job, submits_first=submits_first)
+    turn = Turn(invocation, job)
     try:
         try:
-            return bool(read(turn))
+            read(turn)
         except UploadDeniedError as denied:
             if failed := wait_or_fail(invocation.services, turn.job, denied):
                 turn = Turn(invocation, failed)
-                return bool(read(turn))
+                read(turn)
     except LeaseLostError:
         logger.info("lease lost", job_id=job.job_id)
     except StorageError as error:
         show_denied(invocation.services, turn.job, error)
         _give_back_lease(invocation.services, turn.job)
         raise
-    return False
 
 
 def lease_turn(services: Services, job: Job) -> Job | None:
@@ -263,3 +261,98 @@ def _give_back_lease(services: Services, job: Job) -> None:
     # Later the lease is kept: messages that come again must not use up its tries.
     if job.claims < CLAIMS_BEFORE_ALARM:
         services.ledger.retry_job(job, services.now() + retry_seconds(job.claims), job.claims)
+
+
+# ── bytes ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_stored(
+    store: ObjectStore, upload: Upload, start: int = 0, thread: Executor | None = None
+) -> Iterator[bytes]:
+    """The stored bytes of an upload's version from an offset on.
+
+    Args:
+        store: the object store.
+        upload: the upload.
+        start: offset.
+        thread: reads the next block while one is used; from the second block on, because the first
+            is often enough. The caller owns it: a generator may be closed by the garbage collector,
+            which must not wait for threads.
+
+    Raises:
+        UploadRefused: `source_gone`.
+        StorageError: S3 failed.
+    """
+    source = store if upload.source_key is None else store.in_bucket(upload.bucket)
+
+    def read(offset: int) -> bytes:
+        return source.read_version(
+            upload.object_key,
+            upload.version,
+            upload.etag,
+            offset,
+            min(RANGE_BYTES, upload.size - offset),
+        )
+
+    if start < upload.size:
+        yield read(start)
+    offsets = range(start + RANGE_BYTES, upload.size, RANGE_BYTES)
+    if thread is None or not offsets:
+        yield from map(read, offsets)
+        return
+    following = thread.submit(read, offsets[0])
+    for offset in offsets[1:]:
+        block = following.result()
+        following = thread.submit(read, offset)
+        yield block
+    yield following.result()
+
+
+def read_decompressed(
+    store: ObjectStore,
+    upload: Upload,
+    plan: SplitPlan,
+    start: int,
+    watch: Turn,
+    thread: Executor | None = None,
+) -> Iterator[bytes]:
+    """The unpacked bytes from an offset on.
+
+    In an archive, everything before it is read and skipped.
+
+    Args:
+        store: the object store.
+        upload: the upload.
+        plan: its packing.
+        start: offset in the unpacked bytes.
+        watch: checks whether there is time, and knows what was read.
+        thread: as for `read_stored`.
+
+    Raises:
+        UploadRefused: `source_gone` or `broken_archive`.
+        StorageError: S3 failed.
+    """
+    if plan.packing == "plain":
+        for block in _watched(read_stored(store, upload, start, thread), start, watch):
+            watch.check(skipping=False)
+            yield block
+        return
+    ahead = start
+
+    def check_piece() -> None:
+        watch.check(skipping=ahead > 0)
+
+    stored = _watched(read_stored(store, upload, thread=thread), 0, watch)
+    for block in decompress(plan.packing, stored, check_piece):
+        if ahead >= len(block):
+            ahead -= len(block)
+            continue
+        yield block[ahead:] if ahead else block
+        ahead = 0
+
+
+def _watched(blocks: Iterator[bytes], read: int, watch: Turn) -> Iterator[bytes]:
+    for block in blocks:
+        read += len(block)
+        watch.bytes_read = read
+        yield block
