@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 
 from dropbatch.core import names
 from dropbatch.core.models import model_advice
-from dropbatch.core.options import (
-    Options,
-    file_options,
-    metadata_options,
-    path_options,
-    resolve,
-)
+from dropbatch.core.options import Options, file_options, metadata_options, path_options, resolve
 from dropbatch.core.plan import (
     Checkpoint,
     StackLimits,

@@ -11,12 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dropbatch.client.arrow import (
-    record_batches,
-    vector_column,
-    width_of,
-    with_gaps,
-)
+from dropbatch.client.arrow import record_batches, vector_column, width_of, with_gaps
 from dropbatch.client.download import (
     EXPORTS,
     blocks_of,

@@ -173,7 +173,7 @@ def _local_client() -> tuple[Any, str]:
         raise NotFound(
             f"{path} does not exist: no local stack is running. Start one with `make up`, "
             "or name its folder in "
-            f"{ENVIRONMENT}.",
+            f"{ENVIRONMENT}."
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(

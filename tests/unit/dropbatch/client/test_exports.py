@@ -133,10 +133,7 @@ def test_failures_come_from_errors_file():
     assert [
         (one["external_reference"], one["success"], one["answer"], one["error_code"])
         for one in found
-    ] == [
-        ("a", False, None, "rejected"),
-        ("b", True, "Hi", None),
-    ]
+    ] == [("a", False, None, "rejected"), ("b", True, "Hi", None)]
 
 
 def test_embedding_in_cell_of_table_is_column():
