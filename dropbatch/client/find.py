@@ -46,12 +46,9 @@ def find_job(stack: Stack, name: str) -> Job:
         with suppress(NotFound):
             return Job.recorded(stack, job_id)
     if ids:
-        soon = (
-            " If its file was just uploaded, name it by its path, or wait some seconds."
-            if _may_come(path)
-            else ""
-        )
-        raise NotFound(f"There is no job {name} in {stack.bucket}.{soon}")
+        soon = " If its file was just uploaded, name it by its path, or wait some seconds."
+        may_come = soon if _may_come(path) else ""
+        raise NotFound(f"There is no job {name} in {stack.bucket}.{may_come}")
     path = path.removeprefix(names.INBOX).rstrip("/")
     newest = next(reversed(job_ids(stack, path)), "") if path else ""
     upload = _uploaded(stack, path) if path else None
@@ -134,10 +131,7 @@ def history(stack: Stack, since: datetime) -> Iterator[tuple[Job, dict[str, Any]
 def newest(
     stack: Stack, since: datetime, limit: int, wanted: Callable[[dict[str, Any]], bool]
 ) -> list[tuple[Job, dict[str, Any]]]:
-    """The newest jobs created since a time whose status is wanted, oldest first.
-
-    As `history` returns them.
-    """
+    """The newest jobs created since a time whose status is wanted, oldest first, each with it."""
     after = f"{names.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}"
     records = [entry["Key"] for page in pages_of(stack, names.JOB_RECORDS, after) for entry in page]
     found: list[tuple[Job, dict[str, Any]]] = []
@@ -154,10 +148,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def time_of(since: str | date) -> datetime:
-    """A time in the past, in UTC.
-
-    `30m`, `12h`, `7d` or `2w` before now, or a date or time, here if it names no zone.
-    """
+    """A time in the past, in UTC: `30m`, `12h`, `7d`, `2w` before now, or a date or time, here."""
     text = str(since)
     try:
         if text[-1:] in _UNITS and text[:-1].isdigit():
@@ -177,10 +168,7 @@ def _entry(stack: Stack, key: str) -> tuple[Job, dict[str, Any]]:
 
 
 def _read(stack: Stack, key: str) -> dict[str, Any]:
-    """An object of the bucket; empty if it expired, or was changed.
-
-    The other jobs are listed all the same.
-    """
+    """An object of the bucket; empty if it expired or was changed, which hides no other job."""
     try:
         return stack.read_json(key) or {}
     except Error as error:
@@ -209,10 +197,7 @@ def jobs_under(stack: Stack, prefix: str) -> Iterator[Job]:
 
 
 def _under(stack: Stack, prefix: str) -> Iterator[Job | str]:
-    """The same, and the paths of notices: of uploads without a job.
-
-    A path's jobs come before its notice.
-    """
+    """The same, and after a path's jobs that of its notice: of an upload without a job."""
     last = ""
     for page in pages_of(stack, _RESULTS + prefix):
         for entry in page:
@@ -267,10 +252,7 @@ def _told(stack: Stack, path: str) -> Error | None:
 
 def retry_ids(job: Job) -> list[str]:
     """Ids of the finished jobs that tried a job's failed records again."""
-    with aws.explained():
-        pages = job.stack.s3.get_paginator("list_objects_v2").paginate(
-            Bucket=job.stack.bucket, Prefix=f"{job.folder}retries/"
-        )
-        found = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+    pages = pages_of(job.stack, f"{job.folder}retries/")
+    found = [entry["Key"] for page in pages for entry in page]
     ids = [key.rpartition("/")[2].removesuffix(".json") for key in found]
     return [one for one in ids if names.JOB_ID.fullmatch(one)]
