@@ -337,8 +337,6 @@ class _Submit:
 
     def _note_acceptance(self, submission: Submission) -> None:
         expect_events(self.services, self.job, self.batch.number, submission)
-        if not self.job.seen_accepted:
-            self.services.ledger.record_acceptance(self.batch.job_id)
 
     # ── ambiguous ───────────────────────────────────────────────────────────────────────────────
 

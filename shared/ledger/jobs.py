@@ -160,13 +160,6 @@ class Jobs(Table):
         changes = {"error": fault, "due_at": now, "work": DueKind.JOB}
         return self._change_job(job.job_id, {"error": ABSENT, "completed_at": ABSENT}, changes)
 
-    def record_acceptance(self, job_id: str) -> None:
-        """Record that the API accepted something of this open job.
-
-        A second call changes nothing.
-        """
-        self._change_job(job_id, {"completed_at": ABSENT}, {"seen_accepted": True})
-
     def refuse_rest(self, job: Job, refused: ErrorDetail, now: float) -> Job | None:
         """Note that the rest of a job is not sent, and make it due; the first reason is kept."""
         changes = {"refused": refused, "due_at": now, "work": DueKind.JOB}

@@ -285,8 +285,6 @@ class Job:
     reading: Reading = field(default_factory=Reading)
 
     # Its batches.
-    seen_accepted: bool = False
-    """Whether any batch was ever accepted."""
     refused: ErrorDetail | None = None
     """How the rest of its records end, because the API refused all that were tried alone."""
     sweep: Sweep | None = None

@@ -83,7 +83,6 @@ def test_accepted_batch_is_polled(begin, number, due_in, by_message):
     assert at.batch == sent(batch, **queued, **accepted)
     assert at.messages == ([(PollMessage(((JOB.job_id, number),)), 30.0)] if by_message else [])
     assert at.counted == ["SubmitCalls", "BatchesAccepted"]
-    assert at.job.seen_accepted
 
 
 def test_immediate_answer_is_collected_in_same_call(begin):
@@ -414,7 +413,6 @@ def test_dead_submit_with_receipt_is_accepted(begin, left, content, submission):
     queued = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T}
     assert at.batch == replace(batch, **queued, submissions=(submission,))
     assert at.messages == [(MESSAGE, 0)]
-    assert at.job.seen_accepted
     assert at.counted == at.posts == []
 
 

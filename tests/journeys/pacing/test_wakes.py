@@ -184,7 +184,7 @@ def test_earliest_time_without_message_counts():
     left.cover("a", "4")
     left.note(item("2", None), {"due_at"})
     left.note(item("5", 5, "v2#routine"), {"due_at"})
-    left.note(item("6", 1), {"seen_accepted"})
+    left.note(item("6", 1), {"wait"})
     left.look(40, "a", "7")
 
     assert left.earliest() == 30

@@ -317,7 +317,6 @@ SLOW_WORLDS = (
     SmallWorld("two faults", partial(_one, 4, (), {}), (Fault(kind="5007"), Fault(kind="5016"))),
     slow("split ends twice", 4, "META", "#total", seconds=100.0),
     slow("two batches are split", 20, "META", "#isolation", faults=(BAD,), most=10, seconds=1.5),
-    slow("acceptance is not noted", 2, "META", "#seen_accepted", fails=True),
     SmallWorld("a slow submit, then a wait", partial(submitted_again, 20.0), (LOST,), DEADLINE),
     SmallWorld(
         "a slow submit, then a failure",

@@ -45,7 +45,7 @@ Docs/architecture.md draws the same.
 """
 NEXT_JOB_STATES = {
     None: {"splitting"},
-    "splitting": {"splitting", "in_progress", "completed", "failed"},
+    "splitting": {"splitting", "in_progress"},
     "in_progress": {"in_progress", "finalizing"},
     "finalizing": {"finalizing", *FINAL},
     "completed": set(),

@@ -18,8 +18,8 @@ from dropbatch.core.read.cut import MAX_BYTES_WITHOUT_BATCH, WRAPPER_BYTES
 from dropbatch.core.read.unpack import MAX_RATIO, MAX_ZSTD_WINDOW_BYTES, RATIO_FROM_BYTES
 from functions.poll.commands import MAX_HELD_SECONDS
 from functions.poll.divide import MAX_ISOLATION_SUBMITS, MAX_PIECES
+from functions.poll.end import MANIFEST_BATCHES
 from functions.poll.tick import MAX_IDLE_VISITS
-from functions.poll.visit import MANIFEST_BATCHES
 from functions.submit.handler import FAILED_AGAIN_SECONDS
 from functions.submit.upload import MAX_EVENT_AGE_SECONDS
 from local.template import defaults, properties, template

@@ -156,11 +156,6 @@ TRANSITIONS = {
         lambda at, seen: at.note_wait(seen.job_id, Wait(T, "code")),
         ("completed_at",),
     ),
-    "record_acceptance": (
-        JOB,
-        lambda at, seen: at.record_acceptance(seen.job_id),
-        ("completed_at",),
-    ),
     "fail_job": (JOB, lambda at, seen: at.fail_job(seen, REASON, T + 9), ("error", "completed_at")),
     "begin_isolation": (
         BATCH,

@@ -314,11 +314,6 @@ WRITES = {
         lambda at, seen: at.fail_job(seen, REASON, T + 9),
         {"error": plain(attribute(REASON)), "due_at": T + 9},
     ),
-    "record_acceptance": (
-        JOB,
-        lambda at, seen: at.record_acceptance(seen.job_id),
-        {"seen_accepted": True},
-    ),
     "note_status": (
         replace(JOB, lease_until=T + 40, claims=3),
         lambda at, seen: at.note_status(seen, Status(at=T + 9, failed=2), {}),
