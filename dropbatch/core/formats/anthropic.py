@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dropbatch.core.formats.answers import read_answer, text_value
+from dropbatch.core.formats.answers import text_value
 from dropbatch.core.formats.base import (
     NULL,
     REFUSED_CODES,
@@ -16,12 +16,12 @@ from dropbatch.core.formats.base import (
     VendorReader,
     begins,
     body_of,
-    is_object,
     json_line,
+    object_of,
     one_line,
     text_reference,
 )
-from dropbatch.core.formats.bedrock import message_object
+from dropbatch.core.formats.bedrock import Given, message_object
 from dropbatch.core.formats.conversion.requests import Endpoint, convert_body
 from dropbatch.core.formats.openai import check_model
 
@@ -29,13 +29,6 @@ OTHER_RESULTS = {"expired": "expired", "cancelled": "canceled"}
 """Codes for which Anthropic has a type of result."""
 
 _LEFT_OUT = frozenset({"mcp_servers", "context_management", "cache_control", "speed"})
-
-
-class _Line(msgspec.Struct):
-    custom_id: msgspec.Raw = NULL
-
-
-_decode_line = msgspec.json.Decoder(_Line).decode
 
 
 class AnthropicReader(VendorReader):
@@ -54,20 +47,17 @@ class AnthropicWriter:
 
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
         """The record's line: its message, or how it failed."""
-        line = _decode_line(outcome.record) if is_object(outcome.record) else _Line()
-        reference = line.custom_id if outcome.record else outcome.reference
-        custom_id = msgspec.Raw(one_line(reference)) if begins(reference, b'"') else ""
-        return json_line({"custom_id": custom_id, "result": _result(facts, outcome)})
+        custom_id = object_of(outcome.record).get("custom_id", NULL)
+        reference = custom_id if outcome.record else outcome.reference
+        known = msgspec.Raw(one_line(reference)) if begins(reference, b'"') else ""
+        return json_line({"custom_id": known, "result": _result(facts, outcome)})
 
 
 def _result(facts: BatchFacts, outcome: Outcome) -> dict[str, object]:
     if outcome.result is not None:
-        answer = read_answer(outcome.result)
-        made = message_object({}, facts, outcome.id, answer)
-        if made is None:
-            made = message_object(
-                {}, facts, outcome.id, answer._replace(text=text_value(outcome.result))
-            )
+        given = Given.of(facts, outcome.id, outcome.result)
+        whole = given.answer._replace(text=text_value(outcome.result))
+        made = message_object(given) or message_object(given._replace(answer=whole))
         return {"type": "succeeded", "message": made}
     if outcome.code in OTHER_RESULTS:
         return {"type": OTHER_RESULTS[outcome.code]}

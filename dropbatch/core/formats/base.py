@@ -355,11 +355,6 @@ def is_retried(code: str, request: Json) -> bool:
     return code not in NOT_RETRIED or (code == "bad_record" and begins(request, b'"'))
 
 
-def is_object(record: bytes) -> bool:
-    """Whether a record, of which nothing may have been kept, is a JSON object."""
-    return bool(record) and members_of(record) is not None
-
-
 def elements_of(raw: Json) -> list[msgspec.Raw] | None:
     """An array's elements as JSON; None if it is not an array."""
     try:

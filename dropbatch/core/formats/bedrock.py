@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,7 +27,6 @@ from dropbatch.core.formats.base import (
     body_of,
     elements_of,
     encode,
-    is_object,
     json_line,
     object_of,
     one_line,
@@ -51,14 +50,6 @@ _ID_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ID_LENGTH = 11
 _TITAN_EMBEDDINGS = frozenset({"normalize", "embeddingTypes"})
 """Members that Titan's embedding models take and its text models do not."""
-
-
-class _Line(msgspec.Struct, rename={"record_id": "recordId", "model_input": "modelInput"}):
-    record_id: msgspec.Raw = NULL
-    model_input: msgspec.Raw = NULL
-
-
-_decode_line = msgspec.json.Decoder(_Line).decode
 
 
 class BedrockReader(VendorReader):
@@ -99,20 +90,19 @@ class BedrockWriter:
 
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
         """The record's line: its input, and its output or its error."""
-        line = _decode_line(outcome.record) if is_object(outcome.record) else _Line()
-        model_input = msgspec.Raw(one_line(line.model_input))
+        line = object_of(outcome.record)
+        model_input, known = line.get("modelInput", NULL), line.get("recordId", NULL)
+        last: dict[str, object] = {
+            "error": {"errorCode": error_code(outcome.code), "errorMessage": outcome.message}
+        }
         if outcome.result is not None:
-            output = model_output(object_of(line.model_input), facts, outcome.id, outcome.result)
-            last = {"modelOutput": output}
-        else:
-            last = {
-                "error": {"errorCode": error_code(outcome.code), "errorMessage": outcome.message}
-            }
-        known = begins(line.record_id, b'"')
-        record_id = (
-            msgspec.Raw(one_line(line.record_id)) if known else made_up_id(facts, outcome.id)
-        )
-        return json_line({"modelInput": model_input, **last, "recordId": record_id})
+            given = Given.of(facts, outcome.id, outcome.result, object_of(model_input))
+            last = {"modelOutput": model_output(given, facts, outcome)}
+        record_id: object = made_up_id(facts, outcome.id)
+        if begins(known, b'"'):
+            record_id = msgspec.Raw(one_line(known))
+        written = msgspec.Raw(one_line(model_input))
+        return json_line({"modelInput": written, **last, "recordId": record_id})
 
 
 def error_code(code: str) -> int:
@@ -163,28 +153,46 @@ def manifest_out(
     )
 
 
-def model_output(model_input: Input, facts: BatchFacts, id_: int, result: Json) -> object:
+class Given(NamedTuple):
+    """What an output is made of.
+
+    Attributes:
+        answer: of the model.
+        name: of the record, for ids that are made up.
+        model: its id.
+        input: the `modelInput`; empty for Anthropic's own lines.
+    """
+
+    answer: Answer
+    name: str
+    model: str
+    input: Input
+
+    @classmethod
+    def of(
+        cls, facts: BatchFacts, id_: int, result: Json, model_input: Input | None = None
+    ) -> Given:
+        """What a record's output is made of."""
+        return cls(read_answer(result), f"{facts.job_id}-{id_}", facts.model, model_input or {})
+
+
+def model_output(given: Given, facts: BatchFacts, outcome: Outcome) -> object:
     """The answer in the shape of the input.
 
     The API's own if that has no known shape, or the answer does not fit it.
     """
-    if (
-        "messages" in model_input
-        and "anthropic_version" not in model_input
-        and not _is_converse(model_input)
-    ):
-        return chat_completion(facts, id_, result)
-    answer = read_answer(result)
-    made = next(
-        (make(model_input, facts, id_, answer) for fits, make in SHAPES if fits(model_input)), None
-    )
+    result, is_chat = outcome.result or NULL, "messages" in given.input
+    if is_chat and "anthropic_version" not in given.input and not _is_converse(given.input):
+        return chat_completion(facts, outcome.id, result)
+    made = next((make(given) for fits, make in SHAPES if fits(given.input)), None)
     return made or msgspec.Raw(bytes(result))
 
 
 _TITAN_REASONS = {"length": "LENGTH", "content_filter": "CONTENT_FILTERED"}
 
 
-def _titan(_: Input, __: BatchFacts, ___: int, answer: Answer) -> Output:
+def _titan(given: Given) -> Output:
+    answer = given.answer
     read, written, _total = answer.tokens
     if vectors := vectors_of(answer.members):
         return {
@@ -199,16 +207,16 @@ def _titan(_: Input, __: BatchFacts, ___: int, answer: Answer) -> Output:
     return {"inputTextTokenCount": read, "results": [result]}
 
 
-def _cohere(model_input: Input, facts: BatchFacts, id_: int, answer: Answer) -> Output:
-    vectors = vectors_of(answer.members)
+def _cohere(given: Given) -> Output:
+    vectors = vectors_of(given.answer.members)
     if not vectors:
         return None
-    by_type = begins(model_input.get("embedding_types", NULL), b"[")
+    by_type = begins(given.input.get("embedding_types", NULL), b"[")
     return {
         "embeddings": {"float": vectors} if by_type else vectors,
-        "id": f"{facts.job_id}-{id_}",
+        "id": given.name,
         "response_type": "embeddings_by_type" if by_type else "embeddings_floats",
-        "texts": msgspec.Raw(as_array(model_input["texts"])),
+        "texts": as_array(given.input["texts"]),
     }
 
 
@@ -224,24 +232,24 @@ def _reason(answer: Answer, reasons: dict[str, str]) -> str:
     return reasons.get(answer.finish, "tool_use" if answer.calls else "end_turn")
 
 
-def message_object(_: Input, facts: BatchFacts, id_: int, answer: Answer) -> Output:
+def message_object(given: Given) -> Output:
     """Anthropic's message; None if the answer is of an unknown shape."""
+    answer, name, model, _ = given
     if answer.text is None and not answer.calls and not answer.is_known:
         return None
-    name = f"{facts.job_id}-{id_}"
     content: list[dict[str, Any]] = []
     if answer.reasoning is not None:
         content.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
     if answer.text is not None:
         content.append({"type": "text", "text": answer.text})
     for index, call in enumerate(answer.calls):
-        call_id, given = call.id or f"toolu_{name}-{index}", arguments_object(call)
-        content.append({"type": "tool_use", "id": call_id, "name": call.name, "input": given})
+        use = {"id": call.id or f"toolu_{name}-{index}", "name": call.name}
+        content.append({"type": "tool_use", **use, "input": arguments_object(call)})
     return {
         "id": f"msg_{name}",
         "type": "message",
         "role": "assistant",
-        "model": facts.model,
+        "model": model,
         "content": content,
         "stop_reason": _reason(answer, _STOP_REASONS),
         "stop_sequence": None,
@@ -249,7 +257,8 @@ def message_object(_: Input, facts: BatchFacts, id_: int, answer: Answer) -> Out
     }
 
 
-def _converse(_: Input, facts: BatchFacts, id_: int, answer: Answer) -> Output:
+def _converse(given: Given) -> Output:
+    answer = given.answer
     if answer.text is None and not answer.calls and not answer.is_known:
         return None
     blocks: list[dict[str, Any]] = []
@@ -258,10 +267,9 @@ def _converse(_: Input, facts: BatchFacts, id_: int, answer: Answer) -> Output:
     if answer.text is not None:
         blocks.append({"text": answer.text})
     for index, call in enumerate(answer.calls):
-        call_id = call.id or f"tooluse_{facts.job_id}-{id_}-{index}"
-        blocks.append(
-            {"toolUse": {"toolUseId": call_id, "name": call.name, "input": arguments_object(call)}}
-        )
+        call_id = call.id or f"tooluse_{given.name}-{index}"
+        use = {"toolUseId": call_id, "name": call.name, "input": arguments_object(call)}
+        blocks.append({"toolUse": use})
     read, written, total = answer.tokens
     return {
         "output": {"message": {"role": "assistant", "content": blocks}},
@@ -271,7 +279,8 @@ def _converse(_: Input, facts: BatchFacts, id_: int, answer: Answer) -> Output:
     }
 
 
-def _llama(_: Input, __: BatchFacts, ___: int, answer: Answer) -> Output:
+def _llama(given: Given) -> Output:
+    answer = given.answer
     if answer.text is None:
         return None
     return {
@@ -282,8 +291,9 @@ def _llama(_: Input, __: BatchFacts, ___: int, answer: Answer) -> Output:
     }
 
 
-def _mistral(_: Input, __: BatchFacts, ___: int, answer: Answer) -> Output:
+def _mistral(given: Given) -> Output:
     """Mistral's, and the chat completions that LiteLLM writes for other models."""
+    answer = given.answer
     if answer.text is None:
         return None
     return {"outputs": [{"text": answer.text, "stop_reason": _length_or_stop(answer)}]}
@@ -305,9 +315,7 @@ def _is_converse(model_input: Input) -> bool:
     return False
 
 
-SHAPES: tuple[
-    tuple[Callable[[Input], bool], Callable[[Input, BatchFacts, int, Answer], Output]], ...
-] = (
+SHAPES: tuple[tuple[Callable[[Input], bool], Callable[[Given], Output]], ...] = (
     (lambda model_input: "inputText" in model_input, _titan),
     (lambda model_input: "texts" in model_input, _cohere),
     (lambda model_input: "anthropic_version" in model_input, message_object),

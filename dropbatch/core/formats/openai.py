@@ -17,7 +17,6 @@ from dropbatch.core.formats.base import (
     Task,
     VendorReader,
     body_of,
-    is_object,
     json_line,
     member_of,
     object_of,
@@ -57,15 +56,6 @@ _REQUEST_MEMBERS = frozenset({"reasoning", "instructions", "max_output_tokens"})
 
 
 _POST = msgspec.Raw(b'"POST"')
-
-
-class _Line(msgspec.Struct):
-    custom_id: msgspec.Raw = NULL
-    url: msgspec.Raw = NULL
-    body: msgspec.Raw = NULL
-
-
-_decode_line = msgspec.json.Decoder(_Line).decode
 
 
 class OpenAIReader(VendorReader):
@@ -152,7 +142,7 @@ class OpenAIWriter:
 
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
         """The record's line: its answer in `response`, a failure before any answer in `error`."""
-        line = _decode_line(outcome.record) if is_object(outcome.record) else _Line()
+        line = object_of(outcome.record)
         response = error = None
         if outcome.result is not None:
             response = _response(facts, 200, self._body(facts, outcome, line, outcome.result))
@@ -169,7 +159,7 @@ class OpenAIWriter:
                 "code": ERROR_CODES.get(outcome.code, outcome.code),
                 "message": outcome.message,
             }
-        reference = line.custom_id if outcome.record else outcome.reference
+        reference = line.get("custom_id", NULL) if outcome.record else outcome.reference
         return json_line(
             {
                 "id": f"batch_req_{facts.job_id}_{outcome.id}",
@@ -179,9 +169,11 @@ class OpenAIWriter:
             }
         )
 
-    def _body(self, facts: BatchFacts, outcome: Outcome, line: _Line, result: Json) -> object:
-        body = object_of(line.body)
-        make = OBJECTS.get(endpoint_of(line.url, body, self._task))
+    def _body(
+        self, facts: BatchFacts, outcome: Outcome, line: dict[str, msgspec.Raw], result: Json
+    ) -> object:
+        body = object_of(line.get("body", NULL))
+        make = OBJECTS.get(endpoint_of(line.get("url", NULL), body, self._task))
         if make is embedding_list and word_of(body.get("encoding_format", NULL)) == "base64":
             make = base64_list
         made = make(facts, outcome.id, result) if make else None
