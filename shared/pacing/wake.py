@@ -37,7 +37,7 @@ LOOKED_FOR = 52.0
 """Seconds for which one wake-up stands at most."""
 MIN_GAIN, MIN_GAIN_AT_ONCE = 5.0, 2.0
 """Seconds before the next tick from which on nobody is woken; the second after a pause."""
-LATE = 10.0
+TICK_LATE = 10.0
 """Seconds after which a tick that has not come is not waited for."""
 WOKEN_FOR = frozenset({DueKind.FIRST, DueKind.SUBMIT, DueKind.POLL, DueKind.JOB})
 """Kinds of work that move a job on; what only shows or cleans up waits for a tick."""
@@ -131,7 +131,7 @@ class Wakes(Table):
             ":at": at,
             ":from": planned,
             ":until": planned + LOOKED_FOR,
-            ":gone": now - TICK_EVERY - LATE,
+            ":gone": now - TICK_EVERY - TICK_LATE,
             ":before": at - TICK_EVERY + gain,
         }
         if instead_of is not None:

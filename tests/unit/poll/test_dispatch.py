@@ -73,7 +73,7 @@ def test_denied_queue_is_shown_and_ends_no_tick(monkeypatch, denied):
     ledger = SimpleNamespace(
         job=lambda _: JOB, batch=lambda *_: READY, postpone=lambda *_, **__: READY
     )
-    budget = SimpleNamespace(model_room=lambda *_: SimpleNamespace(batches=None))
+    budget = SimpleNamespace(model_room=lambda *_: (None, None))
     settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
     services = SimpleNamespace(
         ledger=ledger, queues=queues, budget=budget, settings=settings, now=lambda: T
