@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 _SENTENCE = """
-the quick brown fox jumps over a lazy dog while many small files wait in their bucket for an answer and each of them
-holds questions that somebody wrote down one evening about rivers letters engines gardens invoices weather
-"""
+the quick brown fox jumps over a lazy dog while many small files wait in their bucket for an
+answer and each of them holds questions that somebody wrote down one evening about rivers letters
+engines gardens invoices weather"""
 _WORDS = _SENTENCE.split()
 _FOREIGN = "größer, été, señor, Київ, 東京の天気, "
 
@@ -107,7 +107,8 @@ def _embedding(dimensions: int) -> Callable[[random.Random], str]:
 
 def _label(dice: random.Random) -> str:
     good = dice.random()
-    return f'[{{"label":"NEGATIVE","score":{1 - good:.10f}}},{{"label":"POSITIVE","score":{good:.10f}}}]'
+    bad = 1 - good
+    return f'[{{"label":"NEGATIVE","score":{bad:.10f}}},{{"label":"POSITIVE","score":{good:.10f}}}]'
 
 
 def _generated(dice: random.Random) -> str:

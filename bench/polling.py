@@ -1,4 +1,4 @@
-"""`python -m bench.polling`: simulates ways to decide when to poll a batch; writes bench/polling.md.
+"""`python -m bench.polling`: simulates when to poll a batch; writes bench/polling.md.
 
 It runs the product's own rule at the product's rates, on its own clock: nothing waits, no API is
 called, and the same seed gives the same table.
@@ -302,9 +302,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 TEXT = f"""\
 # When to poll a batch
 
-Without completion events; [events.md](events.md) has both ways side by side. Written by `python -m bench.polling`, a
-simulation; do not edit. Each cell shows API calls per batch, the submit included, and seconds from ready to collected:
-the median and the 95th percentile. At most {CALLS_PER_MINUTE} calls a minute. *Around*: lognormal, sigma 0.5.
+Without completion events; [events.md](events.md) has both ways side by side. Written by `python
+-m bench.polling`, a simulation; do not edit. Each cell shows API calls per batch, the submit
+included, and seconds from ready to collected: the median and the 95th percentile. At most
+{CALLS_PER_MINUTE} calls a minute. *Around*: lognormal, sigma 0.5.
 
 ## Five jobs of 40 batches of 5 to 90 s, one right after the other, the first on a new model
 

@@ -77,46 +77,51 @@ class Table:
 
 
 _ALL = """\
-Written by `make bench`; do not edit. Every figure is CPU time (user and system) or memory, never wall time. Steps that
-are compared take turns in one process, one round each, after a warm-up round; ratios are taken within a round. A cell
-shows the median, with the minimum and the maximum in brackets."""
+Written by `make bench`; do not edit. Every figure is CPU time (user and system) or memory, never
+wall time. Steps that are compared take turns in one process, one round each, after a warm-up
+round; ratios are taken within a round. A cell shows the median, with the minimum and the maximum
+in brackets."""
 
 _PAGES = """\
 | question | page |
 | --- | --- |
 | What does it cost on AWS? | [cost.md](cost.md) |
-| How many API calls does a batch take, and how soon are answers collected? | [polling.md](polling.md) |
+| How many API calls does a batch take, and how soon is it collected? | [polling.md](polling.md) |
 | What do Cloudflare's completion events change? | [events.md](events.md) |
-| How large may an upload be, and how many jobs at once? | *Growth* below; [simulation.md](simulation.md) |"""
+| How large may an upload be? How many jobs? | *Growth* below; [simulation.md](simulation.md) |"""
 
 _NOISE = """\
-Noise of this run: the slowest round of a floor took {least:.2f} to {largest:.2f} times as long as its fastest."""
+Noise of this run: the slowest round of a floor took {least:.2f} to {largest:.2f} times as long as
+its fastest."""
 
 _SPLIT = """\
-`dropbatch.core.read.cut.cut` gets 8 MiB blocks of a local file of {megabytes} MB, and what it stages (body and
-index) is written to another file, at the template's limits: 9,500,000 bytes, and 500 to 5,000 records, more in later
-batches. The cost of the S3 client is not included. *Floor*: read the blocks, check
-every line with a reader of msgspec that skips values, write the same bytes. Without a check it would be no floor: to
-copy the bytes takes a third of a split on one machine and more than half on another."""
+`dropbatch.core.read.cut.cut` gets 8 MiB blocks of a local file of {megabytes} MB, and what it
+stages (body and index) is written to another file, at the template's limits: 9,500,000 bytes, and 500 to 5,000
+records, more in later batches. The cost of the S3 client is not included. *Floor*: read the
+blocks, check every line with a reader of msgspec that skips values, write the same bytes. Without
+a check it would be no floor: to copy the bytes takes a third of a split on one machine and more
+than half on another."""
 
 _COLLECT = """\
-A finished poll's reply to a batch of 500 records (the first ones of a job), of 5,000 (the later ones, by default) and
-of as many as the model may have, items shuffled, as a memory-mapped file, is parsed
-(`shared.workers_ai.replies.parse_reply`) and collected (`functions.poll.collect.collect`) into the spooled part,
-without S3 and DynamoDB: results are spliced, never decoded. A round collects a small reply many times, {megabytes} MB
-in all. *Floor*: locate the items and their results with msgspec, order them by id, write the same lines. It would take
-a repeated, missing, foreign, contradicting, failed or unreadable answer for a good one."""
+A finished poll's reply to a batch of 500 records (the first ones of a job), of 5,000 (the later
+ones, by default) and of as many as the model may have, items shuffled, as a memory-mapped file,
+is parsed (`shared.workers_ai.replies.parse_reply`) and collected
+(`functions.poll.collect.collect`) into the spooled part, without S3 and DynamoDB: results are
+spliced, never decoded. A round collects a small reply many times, {megabytes} MB in all. *Floor*:
+locate the items and their results with msgspec, order them by id, write the same lines. It would
+take a repeated, missing, foreign, contradicting, failed or unreadable answer for a good one."""
 
 _GROWTH = """\
-Each row is measured in three fresh processes. Memory is peak resident memory, in MB. Uploads have 1 KB records, and
-what is staged is discarded; replies have embeddings of 384 floats. The reply to collect is a memory-mapped file. It is
-read in one pass, by a reader that returns only at its end, so all its pages count as resident until then; the kernel
-reclaims them when memory is short. *Not of files*: memory that the kernel cannot reclaim, when the part is complete."""
+Each row is measured in three fresh processes. Memory is peak resident memory, in MB. Uploads have
+1 KB records, and what is staged is discarded; replies have embeddings of 384 floats. The reply to
+collect is a memory-mapped file. It is read in one pass, by a reader that returns only at its end,
+so all its pages count as resident until then; the kernel reclaims them when memory is short. *Not
+of files*: memory that the kernel cannot reclaim, when the part is complete."""
 
 _IMPORTS = """\
-CPU time in ms, each measured in {processes} fresh processes. Without byte code, the function's own package is compiled
-at import; Python's library and boto3 come compiled with the Lambda runtime. *Services*: what the first call adds, which
-is boto3, its clients and the HTTP client."""
+CPU time in ms, each measured in {processes} fresh processes. Without byte code, the function's
+own package is compiled at import; Python's library and boto3 come compiled with the Lambda
+runtime. *Services*: what the first call adds, which is boto3, its clients and the HTTP client."""
 
 MOST_TIMES_FLOOR, MOST_TIMES_FLOOR_OF_FEW = 1.8, 3.0
 """The second is of replies of 500 answers.

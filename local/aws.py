@@ -402,7 +402,8 @@ def main() -> int:
     except LocalAwsError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"""The stack is up; {MAIN.stack_file.relative_to(ROOT)} describes it. To use it as you would AWS:
+    file = MAIN.stack_file.relative_to(ROOT)
+    print(f"""The stack is up; {file} describes it. To use it as you would AWS:
   export AWS_ENDPOINT_URL={stack["endpoint_url"]} AWS_DEFAULT_REGION={stack["region"]}
   export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test
   aws s3 cp requests.jsonl s3://{stack["bucket"]}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl

@@ -58,10 +58,10 @@ PATIENCE_SECONDS = 240.0
 
 # fmt: off
 SERVICES = (
-    "athena", "autoscaling", "cloudformation", "cloudfront", "cloudtrail", "cloudwatch", "cognito-idp",
-    "dynamodb", "ec2", "ecr", "ecs", "efs", "eks", "elasticache", "elbv2", "events", "firehose", "glacier",
-    "iam", "kinesis", "kms", "lambda", "logs", "organizations", "rds", "route53", "s3", "secretsmanager", "sns",
-    "sqs", "ssm", "stepfunctions", "sts", "wafv2",
+    "athena", "autoscaling", "cloudformation", "cloudfront", "cloudtrail", "cloudwatch",
+    "cognito-idp", "dynamodb", "ec2", "ecr", "ecs", "efs", "eks", "elasticache", "elbv2", "events",
+    "firehose", "glacier", "iam", "kinesis", "kms", "lambda", "logs", "organizations", "rds",
+    "route53", "s3", "secretsmanager", "sns", "sqs", "ssm", "stepfunctions", "sts", "wafv2",
 )
 # fmt: on
 

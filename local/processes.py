@@ -295,7 +295,7 @@ def locked(file: Path) -> Iterator[int]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Delay signals that would end this process until a process just started is recorded in its file."""
+    """Delay signals that end this process until one just started is recorded in its file."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Signals are delivered to the main thread only.
         return

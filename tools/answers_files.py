@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FOLDER = ROOT
-HEADER = """# From `make deploy`: the defaults of samconfig.toml, and your answers. Git ignores this file.
+HEADER = """# `make deploy`: the defaults of samconfig.toml, and your answers. Git ignores this.
 # `make deploy` keeps the values of the stack's parameters: change one with PARAMETERS=, not here.
 version = 0.1
 

@@ -20,9 +20,9 @@ def closing_words(
         smoke: whether a smoke job follows, which proves more.
         unchecked: why the token could not be checked; empty if it was.
     """
-    account = settings["CLOUDFLARE_ACCOUNT_ID"]
-    checked = f"""Checked with one free call: the token is valid, and it may read Workers AI in account
-{account}."""
+    account, bucket = settings["CLOUDFLARE_ACCOUNT_ID"], settings["BUCKET_NAME"]
+    checked = f"""Checked with one free call: the token is valid, and it may read Workers AI in
+account {account}."""
     if settings["TRANSPORT"] == "worker":
         checked = "Checked with one free call: the Worker accepts the shared secret."
     elif unchecked:
@@ -30,16 +30,16 @@ def closing_words(
 {"The smoke job shows whether it works." if smoke else "The first job shows whether it works."}"""
     elif not smoke:
         checked += """ Not checked: that it may run models (permission "Workers AI - Edit"). Only a
-submit would show that, and it is billed. If it may not, status.json of the first job waits for token_refused."""
+submit would show that, and it is billed. If it may not, status.json of the first job waits for
+token_refused."""
     email = f"""
-Confirm the alarms' subscription: AWS has sent an email to {unconfirmed_email}. Nothing else is sent there
-until you open its link "Confirm subscription".
-"""
+Confirm the alarms' subscription: AWS has sent an email to {unconfirmed_email}. Nothing else is
+sent there until you open its link "Confirm subscription"."""
     return f"""
 The stack is up. {checked}
 {email if unconfirmed_email else ""}
 Completion events (docs/events.md): {events.read(settings, {}).message}
 
 Drop a file:
-  aws s3 cp requests.jsonl s3://{settings["BUCKET_NAME"]}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl
-The answers appear under s3://{settings["BUCKET_NAME"]}/results/."""
+  aws s3 cp requests.jsonl s3://{bucket}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl
+The answers appear under s3://{bucket}/results/."""

@@ -37,10 +37,12 @@ MAX_NAME = 63
 CHECK_TRIES, CHECK_SECONDS = 10, 3.0
 """A new Worker, or a new secret, takes some seconds to take effect everywhere."""
 WHAT_WRANGLER_NEEDS = """wrangler failed; its own message is above. It needs
-- a login: run npx wrangler login in the folder worker/. Without a browser, set CLOUDFLARE_API_TOKEN to a token with the
-  permission "Workers Scripts - Edit" (a token for Workers AI alone is refused; unset that one);
+- a login: run npx wrangler login in the folder worker/. Without a browser, set CLOUDFLARE_API_TOKEN
+  to a token with the permission "Workers Scripts - Edit" (a token for Workers AI alone is refused;
+  unset that one);
 - the account, if it can see several: set CLOUDFLARE_ACCOUNT_ID;
-- a workers.dev subdomain of that account: the page "Workers & Pages" of Cloudflare's dashboard creates one."""
+- a workers.dev subdomain of that account: the page "Workers & Pages" of Cloudflare's dashboard
+  creates one."""
 
 
 def worker_name(stack_name: str, region: str) -> str:

@@ -123,7 +123,8 @@ def _at_most(name: str, value: Any, given: Mapping[str, str], saved: Mapping[str
         return value
     if "Fn::If" in value:
         _, made, named = value["Fn::If"]
-        arn = f"arn:aws-us-gov:secretsmanager:{saved['region']}:{'0' * 12}:secret:{made['Fn::GetAtt']}-{'x' * 19}"
+        secret = f"secret:{made['Fn::GetAtt']}-{'x' * 19}"
+        arn = f"arn:aws-us-gov:secretsmanager:{saved['region']}:{'0' * 12}:{secret}"
         return given[named["Ref"]] or arn
     if "Fn::Join" in value:
         separator, parts = value["Fn::Join"]
@@ -144,11 +145,13 @@ def _at_most(name: str, value: Any, given: Mapping[str, str], saved: Mapping[str
 def describe(answers: Answers, saved: Mapping[str, Any], limit: str) -> str:
     """What is shown before a first deployment."""
     idle, job = dollars()
+    place = f"{saved['region']}, AWS account {saved['aws_account']}"
     token = "The token goes into the stack's secret and nowhere else.\n" if answers.token else ""
     return f"""
-This creates the stack "{saved["stack_name"]}" in {saved["region"]}, AWS account {saved["aws_account"]}:
+This creates the stack "{saved["stack_name"]}" in {place}:
   {resources(answers.parameters)}.
 AWS bills about {idle} a month while it is idle (an account has 10 alarms and 3 dashboards free),
-and about {job} for a job of a million records (docs/cost.md). Cloudflare bills the tokens that models use.
+and about {job} for a job of a million records (docs/cost.md). Cloudflare bills the tokens that
+models use.
 {token}{limit}
 """

@@ -48,13 +48,13 @@ The functions are already built. With the AWS SAM CLI and AWS credentials, in th
     sha256sum -c SHA256SUMS
     sam deploy --guided
 
-Only `CloudflareAccountId` must be answered; press Enter at every other question. To deploy with CloudFormation's
-console instead:
+Only `CloudflareAccountId` must be answered; press Enter at every other question. To deploy with
+CloudFormation's console instead:
 
     sam package --s3-bucket <a bucket of yours> --output-template-file packaged.yaml
 
-and upload `packaged.yaml` there (*Create stack*). After either, put the Cloudflare API token in the secret that the
-output `ApiTokenSecretArn` names, as its whole value.
+and upload `packaged.yaml` there (*Create stack*). After either, put the Cloudflare API token in
+the secret that the output `ApiTokenSecretArn` names, as its whole value.
 
 `sbom.json` lists every package inside (CycloneDX).
 """

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 MODEL = "@cf/baai/bge-small-en-v1.5"
 """The cheapest model that takes batches."""
 RECORDS = "".join(
-    f'{{"custom_id": "{name}", "method": "POST", "url": "/v1/embeddings", "body": {{"model": "{model}", '
-    '"input": "Is anyone there?"}}\n'
+    f'{{"custom_id": "{name}", "method": "POST", "url": "/v1/embeddings", '
+    f'"body": {{"model": "{model}", "input": "Is anyone there?"}}}}\n'
     for name, model in (("good", MODEL), ("bad", "@cf/baai/bge-m3"))
 ).encode()
 """In OpenAI's format, in which Dropbatch itself finds the second record bad.

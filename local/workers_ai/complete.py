@@ -139,7 +139,7 @@ def _with_usage(answer: Answer, behaviour: Behaviour) -> bytes:
 def answers(
     batch: Batch, requests: list[dict[str, Any]], behaviour: Behaviour, request: object
 ) -> bool:
-    """Whether the next complete answer of a batch has one item for each time that it holds a request (None: any)."""
+    """Whether a batch's next complete answer has an item for each of its requests."""
     result, _ = completed(batch, requests, behaviour, batch.faults, batch.answers)
     places = {index for index, one in enumerate(requests) if one == request}
     items = [

@@ -53,7 +53,7 @@ class Cut(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """One reply. `delay`, `cut` and `pace` are carried out by the server's shell or by the mock transport."""
+    """One reply; the server, or the mock transport, carries out `delay`, `cut` and `pace`."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()

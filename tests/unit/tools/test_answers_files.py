@@ -113,7 +113,7 @@ def test_name_of_two_stacks_is_not_enough(cloud):
 
 
 def test_credentials_of_another_account_create_another_stack(cloud):
-    """The same command after `aws sso login` elsewhere updates nothing with the first account's answers."""
+    """The same command after `aws sso login` elsewhere updates nothing of the first account."""
     deploy.deploy(FIRST | {"PARAMETERS": "LogLevel=DEBUG"})
     cloud.accounts[None] = "999999999999"
 

@@ -160,15 +160,16 @@ def test_parameter_that_is_gone_is_refused_by_name(name):
         answers.given_parameters({"PARAMETERS": f"LogLevel=INFO {name}={value}"})
 
 
+SECRET_ARN = f"arn:aws:secretsmanager:ap-southeast-2:111122223333:secret:{'s' * 64}-AbCdEf"
 PLAUSIBLE = {
     "CloudflareAccountId": "0" * 32,
-    "CloudflareApiTokenSecretArn": f"arn:aws:secretsmanager:ap-southeast-2:111122223333:secret:{'s' * 64}-AbCdEf",
+    "CloudflareApiTokenSecretArn": SECRET_ARN,
     "WorkersAiBaseUrl": f"https://{'a' * 80}.example.com/client/v4",
     "DefaultModel": "@cf/meta/llama-3.3-70b-instruct-fp8-fast",
     "AiGatewayId": "g" * 64,
-    "AiGatewayTokenSecretArn": f"arn:aws:secretsmanager:ap-southeast-2:111122223333:secret:{'s' * 64}-AbCdEf",
+    "AiGatewayTokenSecretArn": SECRET_ARN,
     "WorkerUrl": f"https://{'w' * 63}.{'a' * 30}.workers.dev",
-    "WorkerSecretArn": f"arn:aws:secretsmanager:ap-southeast-2:111122223333:secret:{'s' * 64}-AbCdEf",
+    "WorkerSecretArn": SECRET_ARN,
     "SourceBucketName": "b" * 63,
     "SourcePrefix": "p" * 100,
     "BucketName": "b" * 63,
