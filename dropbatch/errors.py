@@ -23,10 +23,17 @@ from dropbatch.core.errors import Error, UploadRefused, UsageError
 __all__ = [
     "ConnectionLost",
     "Error",
+    "IdUnknown",
     "Interrupted",
     "JobFailed",
+    "NoRecordFits",
+    "NoStack",
     "NotFound",
+    "NotOver",
     "NotPermitted",
+    "NothingToRetry",
+    "Taken",
+    "TimedOut",
     "UploadRefused",
     "UsageError",
 ]

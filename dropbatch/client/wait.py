@@ -115,7 +115,8 @@ class Watch:
         self._broken: dict[str, Error] = {}
         self._grew = time.monotonic()
         if not self.is_many:
-            self._statuses = {job.folder: {"state": "splitting"} for job in jobs}
+            first = {job.folder: "uploaded" if job.uploaded else "splitting" for job in jobs}
+            self._statuses = {folder: {"state": state} for folder, state in first.items()}
         self._names = {job.folder: job.path if self.is_many else job.id for job in jobs}
 
     def shown(self, waiting: dict[str, str] | None) -> dict[str, dict[str, Any]]:
@@ -254,6 +255,8 @@ class Watch:
             return notice
         if notice and (notice["error"] or is_late):
             return no_job(job.path, notice)
+        if notice and not self.is_many:
+            self._statuses[folder] = notice
         if not is_late:
             return found
         return NotFound(

@@ -85,64 +85,47 @@ def test_what_job_waits_for_is_whole_on_narrow_terminal():
     assert f"waiting: token_refused: {message}" in " ".join(map(str.strip, lines))
 
 
-def test_upload_that_is_being_read_says_how_far():
-    status = {
-        "state": "splitting",
-        "splitting": {"bytes_read": 250, "bytes": 1000},
-        "counts": {"total": None},
-    }
+@pytest.mark.parametrize(
+    ("status", "lines"),
+    [
+        (
+            {"state": "splitting", "splitting": {"bytes_read": 250, "bytes": 1000}, "counts": {}},
+            [f"{NAME}  splitting    0 records  25% of the upload read"],
+        ),
+        (
+            {"state": "x", "waiting_for": {"code": "token_refused", "message": "Put a good one."}},
+            [f"{NAME}  x            0 records", "  waiting: token_refused: Put a good one."],
+        ),
+    ],
+)
+def test_what_job_does_is_said(status, lines):
+    assert describe(NAME, status) == lines
 
-    assert describe(NAME, status) == [f"{NAME}  splitting    0 records  25% of the upload read"]
+
+def done(succeeded, **more):
+    return RUNNING | {"counts": {"total": 20_000, "succeeded": succeeded, "failed": 12}} | more
 
 
-def test_what_job_waits_for_has_line_of_its_own():
-    status = RUNNING | {
-        "waiting_for": {"code": "token_refused", "message": "Put a good token in the secret."}
-    }
+SPEEDS = {
+    "from when it was first shown": (
+        10,
+        done(8_500, fraction_done=0.4256),
+        "about 2 min left  100/s",
+    ),
+    "a slow one by minute": (60, done(7_506), "6/min"),
+    "none of a finished job": (60, done(19_988, state="completed"), "60 s  4 batches pending"),
+}
 
-    assert describe(NAME, status)[1] == "  waiting: token_refused: Put a good token in the secret."
 
-
-def test_rate_counts_from_when_job_was_first_shown(monkeypatch, clock):
+@pytest.mark.parametrize("kind", SPEEDS)
+def test_rate(monkeypatch, clock, kind):
+    seconds, status, says = SPEEDS[kind]
     shown = on_terminal(monkeypatch, 200)
     shown.show({NAME: RUNNING})
-    clock[0] += 10
-    shown.show(
-        {
-            NAME: RUNNING
-            | {
-                "counts": {"total": 20_000, "succeeded": 8_500, "failed": 12},
-                "fraction_done": 0.4256,
-            }
-        }
-    )
+    clock[0] += seconds
+    shown.show({NAME: status})
 
-    last = shown.out.getvalue().splitlines()[-2]
-    assert "100/s" in last
-    assert "about 2 min left" in last
-
-
-def test_slow_rate_is_given_by_minute(monkeypatch, clock):
-    shown = on_terminal(monkeypatch, 200)
-    shown.show({NAME: RUNNING})
-    clock[0] += 60
-    shown.show({NAME: RUNNING | {"counts": {"total": 20_000, "succeeded": 7_506, "failed": 12}}})
-
-    assert "6/min" in shown.out.getvalue().splitlines()[-2]
-
-
-def test_finished_job_has_no_rate(monkeypatch, clock):
-    shown = on_terminal(monkeypatch, 200)
-    shown.show({NAME: RUNNING})
-    clock[0] += 60
-    shown.show(
-        {
-            NAME: RUNNING
-            | {"state": "completed", "counts": {"total": 20_000, "succeeded": 20_000, "failed": 0}}
-        }
-    )
-
-    assert "/s" not in shown.out.getvalue().splitlines()[-2]
+    assert f"  {says}" in shown.out.getvalue().splitlines()[-2]
 
 
 def test_terminal_shows_seconds_passing(monkeypatch, clock):
