@@ -209,11 +209,50 @@ def explained(*, retry: bool = False, advice: str = USERS_ADVICE) -> Iterator[No
             raise explanation from error
 
 
-def _explanation(error: Exception, advice: str) -> Error | None:
-    """What an error of boto3 or botocore means; None for any other error.
+_MEANINGS: tuple[tuple[type[Error], str, set[str]], ...] = (
+    (NotPermitted, f"No AWS credentials were found. {HOW_TO_SIGN_IN}", {"NoCredentialsError"}),
+    (
+        NotPermitted,
+        f"The AWS credentials are not complete: {{says}} {HOW_TO_SIGN_IN}",
+        {"PartialCredentialsError"},
+    ),
+    (
+        NotPermitted,
+        f"There are no valid AWS credentials: {{says}} {HOW_TO_SIGN_IN}",
+        {
+            "CredentialRetrievalError",
+            "LoginError",
+            "MetadataRetrievalError",
+            "NoAuthTokenError",
+            "RefreshWithMFAUnsupportedError",
+            "SSOError",
+            "TokenRetrievalError",
+        },
+    ),
+    (
+        UsageError,
+        "No AWS region is configured. Set AWS_REGION, or region in ~/.aws/config.",
+        {"NoRegionError"},
+    ),
+    (
+        ConnectionLost,
+        "AWS could not be reached, or the connection was cut off: {says}",
+        {"ConnectionError", "HTTPClientError", "IncompleteReadError"},
+    ),
+    (
+        Error,
+        "What answered is not AWS; check AWS_ENDPOINT_URL and your proxy: {says}",
+        {"ResponseParserError"},
+    ),
+    # What is left is wrong before any call: a profile, a setting, a parameter.
+    (UsageError, "AWS's configuration or a name is wrong: {says}", {"BotoCoreError"}),
+    (Error, "{says}", {"object"}),
+)
+"""What errors of botocore mean, the first that fits, by the names of their classes."""
 
-    Loads them only if one of them is raised.
-    """
+
+def _explanation(error: Exception, advice: str) -> Error | None:
+    """What an error of boto3 or botocore means; None for any other error."""
     # As `getpass` raises it, with which botocore asks for a code.
     if type(error) is EOFError and not error.args:
         return NotPermitted(
@@ -221,66 +260,18 @@ def _explanation(error: Exception, advice: str) -> Error | None:
             "Run `aws sts get-caller-identity` on one first: what it signs in to is "
             "remembered for an hour."
         )
-    if not {"boto3", "botocore"} & {
-        one.__module__.partition(".")[0] for one in type(error).__mro__
-    }:
+    bases = type(error).__mro__
+    if not {"boto3", "botocore"} & {one.__module__.partition(".")[0] for one in bases}:
         # botocore raises ValueError for an endpoint that is no URL.
         is_endpoint = isinstance(error, ValueError) and str(error).startswith(_BAD_ENDPOINT)
         return UsageError(f"{error}. Correct AWS_ENDPOINT_URL.") if is_endpoint else None
-    from boto3.exceptions import Boto3Error
-    from botocore import exceptions as botocore
-    from botocore.parsers import ResponseParserError
-
-    if isinstance(error, Boto3Error) and isinstance(error.__context__, botocore.ClientError):
-        error = error.__context__  # Copies wrap the error of AWS.
-    if isinstance(error, botocore.ClientError):
-        return _of_client(error, advice)
+    kinds = {one.__name__ for one in bases}
+    answered = error.__context__ if "Boto3Error" in kinds else error  # Copies wrap AWS's error.
+    if hasattr(answered, "operation_name"):
+        return _of_client(answered, advice)
     says = f"{str(error).strip().rstrip('.')[:500]}."
-    for made, message, *kinds in (
-        (
-            NotPermitted,
-            f"No AWS credentials were found. {HOW_TO_SIGN_IN}",
-            botocore.NoCredentialsError,
-        ),
-        (
-            NotPermitted,
-            f"The AWS credentials are not complete: {says} {HOW_TO_SIGN_IN}",
-            botocore.PartialCredentialsError,
-        ),
-        (
-            NotPermitted,
-            f"There are no valid AWS credentials: {says} {HOW_TO_SIGN_IN}",
-            botocore.SSOError,
-            botocore.LoginError,
-            botocore.TokenRetrievalError,
-            botocore.CredentialRetrievalError,
-            botocore.RefreshWithMFAUnsupportedError,
-            botocore.NoAuthTokenError,
-            botocore.MetadataRetrievalError,
-        ),
-        (
-            UsageError,
-            "No AWS region is configured. Set AWS_REGION, or region in ~/.aws/config.",
-            botocore.NoRegionError,
-        ),
-        (
-            ConnectionLost,
-            f"AWS could not be reached, or the connection was cut off: {says}",
-            botocore.ConnectionError,
-            botocore.HTTPClientError,
-            botocore.IncompleteReadError,
-        ),
-        (
-            Error,
-            f"What answered is not AWS; check AWS_ENDPOINT_URL and your proxy: {says}",
-            ResponseParserError,
-        ),
-        # What is left is wrong before any call: a profile, a setting, a parameter.
-        (UsageError, f"AWS's configuration or a name is wrong: {says}", botocore.BotoCoreError),
-    ):
-        if isinstance(error, tuple(kinds)):
-            return made(message)
-    return Error(says)
+    made, message, _ = next(one for one in _MEANINGS if one[2] & kinds)
+    return made(message.replace("{says}", says))
 
 
 _BAD_ENDPOINT = ("Invalid endpoint: ", "Invalid endpoint URL")
