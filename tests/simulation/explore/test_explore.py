@@ -111,7 +111,6 @@ def test_hold_that_begins_while_a_token_is_taken_is_heeded():
         ("outage", Schedule(((30, 138.0),))),
         # Two refusals at once: either may say since when calls wait.
         ("too many calls", Schedule(lost_at=42)),
-        (Schedule(((89, 53.234), (108, 0.933))),),
         # Nobody knows whether it may be submitted.
         ("a batch without a job", Schedule(dies_at=39)),
         (
