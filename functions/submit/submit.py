@@ -302,7 +302,7 @@ class _Submit:
             attempt=taken.attempt,
             requests=taken.records.requests,
         )
-        self._note_acceptance(submission)
+        expect_events(self.services, self.job, self.batch.number, submission)
 
     def recover(self) -> Batch | None:
         """Settle a submit whose function died, from what it left behind; return the batch then."""
@@ -319,7 +319,7 @@ class _Submit:
             submission = Submission("", batch.attempt, services.now())
         accepted = services.ledger.accept(batch, submission, services.now())
         if accepted:
-            self._note_acceptance(submission)
+            expect_events(self.services, self.job, self.batch.number, submission)
         return accepted
 
     def _leave_receipt(self, submission: Submission) -> bool:
@@ -334,9 +334,6 @@ class _Submit:
             logger.error("receipt not written", **named, reason=str(error))
             return False
         return True
-
-    def _note_acceptance(self, submission: Submission) -> None:
-        expect_events(self.services, self.job, self.batch.number, submission)
 
     # ── ambiguous ───────────────────────────────────────────────────────────────────────────────
 

@@ -147,7 +147,7 @@ def submitted_again(seconds: float, world: World, *, splits: bool = False) -> li
     _submit_twice(world, 2.0)
     Slow(world, "BATCH#00000000", "#fence = :to_fence", seconds=seconds, nth=2, then=refuse)
     if splits:
-        Slow(world, "META", "#isolation", seconds=100.0)
+        Slow(world, "BATCH#00000000", "#pieces", seconds=100.0)
     dropped.append(drop(world, "a.jsonl", 2, may_fail=True))
     world.run(200.0)
     return dropped
@@ -162,7 +162,7 @@ def refused_again(world: World) -> list[Dropped]:
 
 def cancelled(world: World) -> list[Dropped]:
     """A batch is about to be split when its job is cancelled; another invocation ends it first."""
-    Slow(world, "META", "#isolation", seconds=125.0)
+    Slow(world, "BATCH#00000000", "#pieces", seconds=125.0)
     dropped = drop(world, "a.jsonl", 10, may_fail=True)
     world.run(3.0)
     world.command(dropped.upload.job_id, "cancel")
@@ -316,7 +316,15 @@ SLOW_WORLDS = (
     ),
     SmallWorld("two faults", partial(_one, 4, (), {}), (Fault(kind="5007"), Fault(kind="5016"))),
     slow("split ends twice", 4, "META", "#total", seconds=100.0),
-    slow("two batches are split", 20, "META", "#isolation", faults=(BAD,), most=10, seconds=1.5),
+    slow(
+        "two batches are split",
+        20,
+        "BATCH#00000000",
+        "#pieces",
+        faults=(BAD,),
+        most=10,
+        seconds=1.5,
+    ),
     SmallWorld("a slow submit, then a wait", partial(submitted_again, 20.0), (LOST,), DEADLINE),
     SmallWorld(
         "a slow submit, then a failure",
