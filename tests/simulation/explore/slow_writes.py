@@ -147,7 +147,7 @@ def submitted_again(seconds: float, world: World, *, splits: bool = False) -> li
     _submit_twice(world, 2.0)
     Slow(world, "BATCH#00000000", "#fence = :to_fence", seconds=seconds, nth=2, then=refuse)
     if splits:
-        Slow(world, "BATCH#00000000", "#pieces", seconds=100.0)
+        Slow(world, "BATCH#00000000", "#pieces = :to_pieces", seconds=100.0)
     dropped.append(drop(world, "a.jsonl", 2, may_fail=True))
     world.run(200.0)
     return dropped
@@ -162,7 +162,7 @@ def refused_again(world: World) -> list[Dropped]:
 
 def cancelled(world: World) -> list[Dropped]:
     """A batch is about to be split when its job is cancelled; another invocation ends it first."""
-    Slow(world, "BATCH#00000000", "#pieces", seconds=125.0)
+    Slow(world, "BATCH#00000000", "#pieces = :to_pieces", seconds=125.0)
     dropped = drop(world, "a.jsonl", 10, may_fail=True)
     world.run(3.0)
     world.command(dropped.upload.job_id, "cancel")

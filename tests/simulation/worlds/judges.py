@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 NEXT_STATES = {
     None: {"ready"},
-    "ready": {"ready", "submitting", "queued", "done", "divided"},
+    "ready": {"ready", "submitting", "done", "divided"},
     "submitting": {"submitting", "ready", "queued"},
     "queued": {"queued", "ready", "done"},
     "done": set(),
