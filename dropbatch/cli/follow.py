@@ -234,11 +234,7 @@ class _Cost:
 
 
 def get_files(job: Job, folder: Path, **wanted: Any) -> Delivery:  # noqa: ANN401 - those of `Job.download`
-    """Do what `Job.download` does, with a bar for each file; print what was written.
-
-    Raises:
-        Interrupted: the user interrupted it.
-    """
+    """Do what `Job.download` does, with a bar for each file; print what was written."""
     bar = _FilesBar()
     try:
         done = job.download(folder, bar.show, **wanted)

@@ -13,6 +13,7 @@ from dropbatch.cli.context import (
     Exit,
     as_json,
     emit,
+    gone,
     job_argument,
     jobs_argument,
     note,
@@ -23,7 +24,7 @@ from dropbatch.cli.context import (
     worst,
 )
 from dropbatch.cli.follow import Following, failure_of, get_files
-from dropbatch.client.download import EXPORTS, writing
+from dropbatch.client.download import EXPORTS, check_kinds, writing
 from dropbatch.client.report import report as page
 from dropbatch.client.submit import retry as retry_job
 from dropbatch.core.names import JobState
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
 @click.option(
     "--as",
     "kinds",
-    type=click.Choice(tuple(EXPORTS)),
     multiple=True,
+    metavar=f"[{'|'.join(EXPORTS)}]",
     help="Also write the records so.",
 )
 @click.option(
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     "--force", is_flag=True, help="Replace what another job or program wrote in the folder."
 )
 @click.option("--strict", is_flag=True, help="Exit with 3 if answers of a retry cannot be merged.")
+@gone("--so-far", "status has the counts; answers come when the job is over.", is_flag=True)
 @as_json
 @pass_context
 def get(
@@ -81,6 +83,7 @@ def get(
     strict: bool,
 ) -> None:
     """Download the files of finished jobs. Resumes an interrupted download."""
+    check_kinds(kinds)
     found, many = context.jobs(jobs)
     if folder and folder.is_file():
         raise UsageError(f"{folder} is a file. -o names a folder.")

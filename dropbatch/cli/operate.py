@@ -208,6 +208,7 @@ class Finding(NamedTuple):
 
 
 @click.command()
+@gone("--probe", "`make try` runs one job against the real API.", is_flag=True)
 @as_json
 @pass_context
 def doctor(context: Context) -> None:
@@ -263,11 +264,6 @@ def _function(stack: Stack, output: str) -> dict[str, Any]:
     return dict(functions.get_function_configuration(FunctionName=stack.outputs[output]))
 
 
-def _variables(stack: Stack) -> dict[str, str]:
-    """The environment of the stack's submit function, which has its parameters."""
-    return dict(_function(stack, "SubmitFunctionName").get("Environment", {}).get("Variables", {}))
-
-
 def log_group(stack: Stack, output: str) -> str:
     """The log group of a function."""
     group = _function(stack, output).get("LoggingConfig", {}).get("LogGroup")
@@ -311,7 +307,7 @@ def _token(stack: Stack) -> Told:
             "not checked: the stack's token is a secret. Set CLOUDFLARE_API_TOKEN to check one.",
         )
         return
-    found = _variables(stack)
+    found = events.variables_of(stack)
     api = api_of(found["WORKERS_AI_BASE_URL"], found["CLOUDFLARE_ACCOUNT_ID"], token)
     if wrong := check_token(api):
         yield "bad", wrong

@@ -69,9 +69,18 @@ def test_verb_that_is_gone_is_refused_with_the_way_out(verb):
     assert f"  {verb} " not in CliRunner().invoke(cli, ["--help"]).stdout
 
 
-def test_option_that_is_gone_is_refused_with_the_way_out():
-    with pytest.raises(UsageError, match="the option task"):
-        CliRunner().invoke(cli, ["models", "--refresh"], catch_exceptions=False)
+@pytest.mark.parametrize(
+    ("arguments", "way_out"),
+    [
+        ("models --refresh", "the option task"),
+        ("doctor --probe", "make try"),
+        ("get x --so-far", "status has the counts"),
+        ("get x --as npy", "numpy.save"),
+    ],
+)
+def test_option_that_is_gone_is_refused_with_the_way_out(arguments, way_out):
+    with pytest.raises(UsageError, match=way_out):
+        CliRunner().invoke(cli, arguments.split(), catch_exceptions=False)
 
 
 def test_page_lists_verbs_as_they_help():
