@@ -43,6 +43,7 @@ DECIDING = (
     "functions/submit/stage.py",
     "functions/submit/read.py",
     "dropbatch/core/read/cut.py",
+    "dropbatch/core/read/records.py",
     "dropbatch/core/plan.py",
     "functions/submit/submit.py",
     "functions/poll/divide.py",
