@@ -96,11 +96,11 @@ its fastest."""
 
 _SPLIT = """\
 `dropbatch.core.read.cut.cut` gets 8 MiB blocks of a local file of {megabytes} MB, and what it
-stages (body and index) is written to another file, at the template's limits: 9,500,000 bytes, and 500 to 5,000
-records, more in later batches. The cost of the S3 client is not included. *Floor*: read the
-blocks, check every line with a reader of msgspec that skips values, write the same bytes. Without
-a check it would be no floor: to copy the bytes takes a third of a split on one machine and more
-than half on another."""
+stages (body and index) is written to another file, at the template's limits: 9,500,000 bytes, and
+500 to 5,000 records, more in later batches. The cost of the S3 client is not included. *Floor*:
+read the blocks, check every line with a reader of msgspec that skips values, write the same
+bytes. Without a check it would be no floor: to copy the bytes takes a third of a split on one
+machine and more than half on another."""
 
 _COLLECT = """\
 A finished poll's reply to a batch of 500 records (the first ones of a job), of 5,000 (the later
