@@ -72,7 +72,8 @@ def pull_events(services: Services, *, is_outstanding: bool) -> Pulled:
         if not events.item.claim_pull(state.pull_at, *planned):
             return Pulled(next_at=now)
         pull = _Pull(services, events, state, now)
-        return Pulled(pull.told, pull.run() or planned[0] or math.inf)
+        refused_until = pull.run(is_outstanding=is_outstanding)
+        return Pulled(pull.told, refused_until or planned[0] or math.inf)
     except StorageError as error:
         logger.warning("events not pulled", reason=str(error))
         return Pulled()
@@ -95,7 +96,7 @@ class _Pull:
     began: float
     told: list[DueEntry] = field(default_factory=list)
 
-    def run(self) -> float:
+    def run(self, *, is_outstanding: bool) -> float:
         """Pull until a pull is not full; return until when a refusal forbids more, else 0."""
         try:
             self._pull_all(replace(self.events.api, until=self.began + PULL_SECONDS))
@@ -103,9 +104,10 @@ class _Pull:
             logger.warning("events not pulled", reason=str(refused))
             is_new = self.began < self.state.made_at + NEW_FOR
             until = self.services.now() + (REFUSED_NEW_PULL if is_new else REFUSED_PULL)
-            self.events.item.change({"refusal": str(refused), "pull_at": until})
+            later = {"pull_at": until} if is_outstanding else {}
+            self.events.item.change({"refusal": str(refused), **later})
             self.events.looked.clear()  # The next submit looks after the queue.
-            return until
+            return until if is_outstanding else 0.0
         if self.state.refusal:
             self.events.item.change({"refusal": ""})
         return 0.0

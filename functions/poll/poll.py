@@ -168,9 +168,10 @@ def _poll(
             invocation.retry(lambda: services.store.put_if_absent(key, reply.body))
             clear_failing(services, job, batch)
             services.known.note(now, pending=False)
-            note_answer(services, job, batch, now)
+            is_in_time = note_answer(services, job, batch, now)
             done = _collect(services, job, batch, StoredReply(key, reply))
-            _note_completion(services, job, batch, reply, now)
+            if is_in_time:
+                _note_completion(services, job, batch, reply, now)
         else:
             done = doubts.process(poll, reply, verdict)
         if not isinstance(reply, OutcomeUnknown) and verdict not in KEEPS_PAUSE:

@@ -74,19 +74,23 @@ def waits_for_event(services: Services, job: Job, batch: Batch, now: float) -> f
     return min(following - age, PUT_OFF_FOR)
 
 
-def note_answer(services: Services, job: Job, batch: Batch, now: float) -> None:
-    """Have a model wait for no events if one should have told of the answer that was found."""
+def note_answer(services: Services, job: Job, batch: Batch, now: float) -> bool:
+    """Have a model wait for no events if one should have told of the answer that was found.
+
+    Return whether none should: an answer that waited for its event says little of when it came.
+    """
     accepted, model = batch.accepted_at, job.plan.model
     if services.events is None or batch.told_at or accepted is None:
-        return
+        return True
     late = services.times.quantile(model, NET_QUANTILE, now)
     if now - accepted < _net(late) or not _come(services, model, now):
-        return
+        return True
     logger.warning("event did not come", job_id=job.job_id, number=batch.number, model=model)
     try:
         services.events.item.note_told(services.events.item.state(), model, 0.0)
     except StorageError as error:
         logger.warning("missing event not noted", reason=str(error))
+    return False
 
 
 def pending_until(told: float) -> float:

@@ -38,7 +38,7 @@ def waits(events, *hands, batches=20):
 
 def test_answers_are_collected_sooner_with_events():
     with_events, without = waits(Events(), batches=8), waits(OFF, batches=8)
-    assert max(with_events[1:]) < 4.5
+    assert max(with_events[1:]) < 5.5
     assert min(without[1:]) > 10
 
 
@@ -57,9 +57,9 @@ def test_without_events_nothing_waits_longer(events):
 
 
 @pytest.mark.parametrize("what", ["disable", "delete queue", "worker consumer", "refuse"])
-def test_events_that_stop_cost_one_wave_a_minute(what):
+def test_events_that_stop_cost_one_wave_two_minutes(what):
     without, stopped = waits(OFF), waits(Events(), Hand(500.0, what))
-    assert stopped[1] < without[1] + 60
+    assert stopped[1] < without[1] + 120
     assert stopped[2] < 1.25 * without[2] + 2
 
 
@@ -76,7 +76,7 @@ def test_figures_at_the_wall_are_told():
 
 @pytest.mark.parametrize("name", both_ways.TIMES)
 def test_batches_of_known_models_cost_two_calls(name):
-    """Nearly none beside the submit and the poll that its event brings.
+    """Nearly none beside the submit and the poll that its event brings, and one in 15 minutes.
 
     Without events, three and more.
 
@@ -88,4 +88,4 @@ def test_batches_of_known_models_cost_two_calls(name):
     found = both_ways.of_all(
         [both_ways.figures(times, Events(), seed=seed, every=every) for seed in both_ways.SEEDS]
     )
-    assert found.calls <= (2.2 if is_slow else 2.1)
+    assert found.calls <= (6.0 if is_slow else 2.15)
