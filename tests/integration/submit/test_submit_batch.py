@@ -16,7 +16,6 @@ from shared.models import (
     DueKind,
     ErrorDetail,
     JobControl,
-    Submission,
     Wait,
 )
 from shared.pacing.breaker import Pause, PauseReason, Permit
@@ -26,12 +25,6 @@ from tests.support.doubles.ledger_items import JOB, M2M, READY, REASON, SPLIT, S
 from tests.support.doubles.submitting import BODY, FIRST_ASK, Submitting
 
 DUE = replace(READY, records=replace(READY.records, body_size=len(BODY)))
-ACCEPTED = (Submission("earlier", 1, T - 900),)
-ANEW = replace(DUE, submissions=ACCEPTED, ready_at=T - 300)
-"""It was accepted, its answer never came, and it waits to be accepted once more.
-
-Its id is polled now and then.
-"""
 OVER = JobControl("v", cancelled=CANCEL)
 PAUSED = JobControl("v", held_since=T - 60)
 DAY = 86_400
@@ -266,17 +259,6 @@ def test_batch_ends_unsent_for_own_or_job_reason(begin, job, batch, ending):
     assert bool(at.posts) is (ending is None)
 
 
-def test_batch_with_id_is_polled_instead_of_ended(begin):
-    at = begin(ANEW, control=OVER)
-
-    at.run()
-
-    assert at.batch == replace(
-        ANEW, state=BatchState.QUEUED, work=DueKind.POLL, due_at=T, ending_if_unanswered=CANCELLED
-    )
-    assert at.messages == []
-
-
 # ── what waits ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -286,9 +268,8 @@ def test_batch_with_id_is_polled_instead_of_ended(begin):
         (DUE, None, {"due_at": T + DAY, "paused": DAY, "held": True}),
         (DUE, T + 60, {"due_at": T + 60, "paused": 60.0, "held": True}),
         (replace(OLD, created_at=0.0), None, {"due_at": T + DAY, "paused": DAY, "held": True}),
-        (ANEW, None, {"due_at": T + 300, "state": BatchState.QUEUED, "work": DueKind.POLL}),
     ],
-    ids=["a day", "until the deadline", "however long it has waited", "or is polled on"],
+    ids=["a day", "until the deadline", "however long it has waited"],
 )
 def test_batch_of_paused_job_is_put_off(begin, batch, deadline, changes):
     at = begin(batch, control=PAUSED, deadline_at=deadline)
@@ -297,9 +278,6 @@ def test_batch_of_paused_job_is_put_off(begin, batch, deadline, changes):
 
     assert at.batch == replace(batch, **changes)
     assert at.posts == at.budget_calls == at.messages == []
-
-
-QUEUED = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T + 40}
 
 
 @pytest.mark.parametrize(
@@ -312,14 +290,10 @@ QUEUED = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T + 40}
             {"due_at": T + 40, "paused": 42.0, "claims": 0},
         ),
         (replace(DUE, ready_at=T - 900), True, {"due_at": T + 40, "paused": 40.0}),
-        (ANEW, False, {"due_at": T + 40}),
-        (replace(ANEW, ready_at=T - 301), False, QUEUED),
-        (ANEW, True, QUEUED),
     ],
-    ids=["for a token", "in a pause", "a later round", "anew", "anew for long", "anew, in a pause"],
+    ids=["for a token", "in a pause", "anew, in a pause"],
 )
 def test_batch_without_permit_waits(begin, batch, paused, changes):
-    """A batch that has an id is polled instead if the wait is long."""
     at = begin(batch)
     at.permit = Wait(T + 40, "model_busy" if paused else "")
 

@@ -13,23 +13,22 @@ from functools import partial
 import msgspec
 import pytest
 
-from shared.aws.queues import PollMessage
 from shared.errors import StorageError
 from shared.models import BatchState, DueKind, ErrorDetail, Submission, Wait
 from shared.pacing.breaker import Pause, PauseReason, Permit
 from shared.workers_ai.error_codes import FIREWALL
 from shared.workers_ai.replies import Accepted, Failed, Rejected
 from shared.workers_ai.results import Answer
-from tests.support.doubles.ledger_items import JOB, M2M, SUBMITTING, T
+from tests.support.doubles.ledger_items import M2M, SUBMITTING, T
 from tests.support.doubles.submitting import DUE, UNKNOWN, begun, sent, told
 
 OUTAGE, TOKEN, QUOTA = PauseReason.OUTAGE, PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT
+WAITS = PauseReason.MODEL_WAITS
 CREDITS, SPEND = PauseReason.CREDITS_SPENT, PauseReason.SPEND_LIMIT
 WAITS = PauseReason.MODEL_WAITS
 PERMIT = Permit(Pause(QUOTA, "nonce", T - 60, T, 60.0))
 FAILING = replace(DUE, refusals=3, calls_fail_since=T - 9)
 DIED = replace(SUBMITTING, attempt=1, fence=T, due_at=T)
-MESSAGE = PollMessage(((JOB.job_id, "00000000"),))
 REFUSED = "Workers AI refused this request"
 
 
@@ -42,46 +41,19 @@ def begin(table, monkeypatch):
     return partial(begun, table, monkeypatch)
 
 
-@pytest.mark.parametrize("sendable", [2, 1])
-def test_content_refused_at_a_second_submit_ends_no_id(begin, sendable):
-    """The first id was paid for, and may still return the answer."""
-    batch = replace(
-        DUE,
-        records=replace(DUE.records, sendable=sendable),
-        submissions=(Submission("earlier", 1, T - 90_000),),
-        ready_at=T - 60,
-    )
-    at = begin(batch, Rejected(400, 5006, "", enveloped=True))
-
-    at.run()
-
-    reason = ErrorDetail("rejected", f"{REFUSED} (5006)")
-    polled = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T}
-    assert at.batch == sent(batch, **polled, ending_if_unanswered=reason)
-
-
 # ── accepted ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("number", "due_in", "by_message"), [("00000049", 40, True), ("00000050", 30, False)]
-)
-def test_accepted_batch_is_polled(begin, number, due_in, by_message):
-    """The tick leaves the message a grace of ten seconds."""
-    batch = replace(DUE, number=number, refusals=3, calls_fail_since=T - 60)
+def test_accepted_batch_is_polled(begin):
+    batch = replace(DUE, refusals=3, calls_fail_since=T - 60)
     at = begin(batch)
 
     at.run()
 
-    accepted = {
-        "submissions": (Submission("id", 2, T),),
-        "paused": 0.0,
-        "refusals": 0,
-        "calls_fail_since": 0.0,
-    }
-    queued = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T + due_in}
-    assert at.batch == sent(batch, **queued, **accepted)
-    assert at.messages == ([(PollMessage(((JOB.job_id, number),)), 30.0)] if by_message else [])
+    accepted = {"submission": Submission("id", 2, T), "paused": 0.0, "refusals": 0}
+    queued = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T + 30}
+    assert at.batch == sent(batch, **queued, **accepted, calls_fail_since=0.0)
+    assert at.messages == []
     assert at.counted == ["SubmitCalls", "BatchesAccepted"]
 
 
@@ -91,9 +63,9 @@ def test_immediate_answer_is_collected_in_same_call(begin):
     at.run()
 
     assert at.objects[at.key("raw-2-0")] == b"the answer"
-    assert at.batch.submissions == (Submission("", 2, T),)
+    assert at.batch.submission == Submission("", 2, T)
     assert at.batch.due_at == T
-    assert at.messages == [(MESSAGE, 0.0)]
+    assert at.messages == []
 
 
 @pytest.mark.parametrize("reply", [Accepted("id"), Failed(5006, "")])
@@ -141,8 +113,8 @@ def test_untaken_acceptance_is_written_to_receipt(begin, failing, table_fails, r
     at.run()
 
     assert at.puts == ["receipt-2"] * puts
-    assert at.batch.submissions == (Submission("id", 2, T),)
-    assert at.messages == [(MESSAGE, 30.0)]
+    assert at.batch.submission == Submission("id", 2, T)
+    assert at.messages == []
 
 
 def test_receipt_remains_if_table_never_recovers(begin, failing, caplog):
@@ -215,10 +187,8 @@ def test_late_acceptance_leaves_only_receipt(begin, monkeypatch):
 )
 def test_rejected_batch_waits_as_its_rejection_says(begin, reply, batch, budget_call, changes):
     at = begin(batch, reply)
-    expected = budget_call and (
-        *budget_call,
-        *(() if budget_call[0] == "limit_rate" else (at.permit,)),
-    )
+    scope = {"limit_rate": ()}.get(budget_call and budget_call[0], (at.permit,))
+    expected = budget_call and (*budget_call, *((M2M,) if WAITS in budget_call else scope))
 
     at.run()
 
@@ -411,8 +381,8 @@ def test_dead_submit_with_receipt_is_accepted(begin, left, content, submission):
     at.run()
 
     queued = {"state": BatchState.QUEUED, "work": DueKind.POLL, "due_at": T}
-    assert at.batch == replace(batch, **queued, submissions=(submission,))
-    assert at.messages == [(MESSAGE, 0)]
+    assert at.batch == replace(batch, **queued, submission=submission)
+    assert at.messages == []
     assert at.counted == at.posts == []
 
 
@@ -439,7 +409,7 @@ def test_second_dead_submit_ends_batch(begin):
         DIED, state=BatchState.READY, ending=UNKNOWN, work=DueKind.POLL, unknowable=4
     )
     assert at.posts == []
-    assert at.messages == [(MESSAGE, 0)]
+    assert at.messages == []
 
 
 def test_dead_submit_settled_by_another_is_left(begin, monkeypatch):

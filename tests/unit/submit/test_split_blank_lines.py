@@ -96,7 +96,7 @@ def test_lease_is_renewed_among_blank_lines(blank):
     assert len(times) > 1
     assert max(later - earlier for earlier, later in pairwise(times)) < split.LEASE_RENEWAL_SECONDS
     assert blank.job.reading.blank_until.record == len(FEW)
-    assert blank.job.reading.blank_until.offset > blank.batches["00000002"].end.offset
+    assert blank.job.reading.blank_until.offset > blank.batches["00000002"].records.end.offset
 
 
 @pytest.mark.parametrize("mode", ["before", "after", "lost"])
@@ -135,7 +135,7 @@ def test_place_counts_only_after_batch_it_follows(blank, until, begins):
     del blank.calls[:], blank.reads[:]
     for number in list(blank.batches)[1:]:
         del blank.batches[number], blank.objects[f"staging/job/{number}/request"]
-    assert blank.batches["00000000"].end.offset == 21
+    assert blank.batches["00000000"].records.end.offset == 21
     blank.job = replace(blank.job, reading=Reading(blank_until=until))
 
     blank.run()
@@ -152,7 +152,7 @@ def test_objects_put_before_checkpoint_are_used(blank):
     ends = [
         "0,0,0",
         *(
-            ",".join(map(str, (b.end.offset, b.end.line, b.end.record)))
+            ",".join(map(str, (b.records.end.offset, b.records.end.line, b.records.end.record)))
             for b in blank.batches.values()
         ),
     ]

@@ -166,13 +166,14 @@ def test_job_without_batch_begins_at_first_record():
 
     assert fake.run()
 
-    assert fake.batches["00000000"].end == Checkpoint(place(3).offset, 3, 1)
+    assert fake.batches["00000000"].records.end == Checkpoint(place(3).offset, 3, 1)
     assert fake.given["end"] == (21, None, True)
 
 
 def test_last_batch_without_end_breaks_law():
     fake = after_a_turn(3)
-    fake.batches["00000002"] = replace(fake.batches["00000002"], end=None)
+    last = fake.batches["00000002"]
+    fake.batches["00000002"] = replace(last, records=replace(last.records, end=None))
 
     with pytest.raises(InvariantError, match="batch job/00000002 has no end"):
         fake.run()
