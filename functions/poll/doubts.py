@@ -27,9 +27,9 @@ from shared.workers_ai.error_codes import (
     METRIC_OF_CLASS,
     RETRYABLE_ITEM_CODES,
     ErrorClass,
+    cause_of_pause,
     model_error_message,
 )
-from shared.workers_ai.rejections import cause_of_pause
 from shared.workers_ai.replies import (
     Accepted,
     Failed,

@@ -14,7 +14,7 @@ from shared.models import DueKind
 from shared.observability import count, logger
 from shared.pacing.account import is_of_account
 from shared.pacing.breaker import UNPAID, PauseReason, Permit
-from shared.workers_ai.client import TokenState
+from shared.workers_ai.error_codes import TokenState
 
 if TYPE_CHECKING:
     from shared.pacing.breaker import Pause

@@ -30,8 +30,7 @@ from shared.models import (
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.waits import clear_failing, show_denied
 from shared.retry import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
-from shared.workers_ai.error_codes import ErrorClass
-from shared.workers_ai.rejections import classify_rejection
+from shared.workers_ai.error_codes import ErrorClass, classify_rejection
 from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected, Reply
 from shared.workers_ai.results import Answer, parse_answer
 from shared.workers_ai.usage import mean_answer

@@ -46,16 +46,18 @@ from shared.pacing.breaker import LIFT_LOOK_SECONDS, LIFTED, Pause, PauseReason,
 from shared.pacing.waits import clear_failing, note_failing
 from shared.retry import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE, soon_after, submit_back_off
 from shared.staged_batch import without_references
-from shared.workers_ai.client import TokenState
 from shared.workers_ai.error_codes import (
     FIREWALL,
     METRIC_OF_CLASS,
     ErrorClass,
+    TokenState,
+    cause_of_pause,
+    classify_rejection,
     is_ambiguous,
     is_refused_for_references,
     model_error_message,
+    token_state,
 )
-from shared.workers_ai.rejections import cause_of_pause, classify_rejection, token_state
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply, Unreadable
 from shared.workers_ai.results import Answer
 

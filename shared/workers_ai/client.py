@@ -11,7 +11,6 @@ import contextlib
 import socket
 import threading
 import time
-from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +20,7 @@ import msgspec
 
 from shared.errors import StorageError
 from shared.spool import MAX_REPLY_BYTES, TooLargeError, spool
-from shared.workers_ai.error_codes import ErrorClass, classify_submit_error
+from shared.workers_ai.error_codes import ErrorClass, TokenState, classify_submit_error
 from shared.workers_ai.replies import (
     LARGEST_BATCH,
     OutcomeUnknown,
@@ -69,18 +68,6 @@ class Fetched(NamedTuple):
 
 
 NOTHING_FETCHED = Fetched(0, b"")
-
-
-class TokenState(StrEnum):
-    """Whether the API accepts the token."""
-
-    GOOD = "good"
-    REFUSED = "refused"
-    UNKNOWN = "unknown"
-    """No reply, or one that is not the API's.
-
-    Or the secret has changed and the new token has not been tried yet.
-    """
 
 
 class WorkersAI:

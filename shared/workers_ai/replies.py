@@ -7,7 +7,9 @@ error means: `shared.workers_ai.error_codes`.
 
 from __future__ import annotations
 
+import mmap
 import re
+import tempfile
 import time
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
@@ -18,6 +20,7 @@ import msgspec
 
 from dropbatch.core.errors import first_error
 from dropbatch.core.formats.base import NULL, begins
+from dropbatch.core.read.lines import REPLACEMENT, SURROGATES
 from shared.workers_ai.results import (
     COMPLETED_WORDS,
     FAILED_WORDS,
@@ -28,10 +31,9 @@ from shared.workers_ai.results import (
     only_object,
     parse_answer,
 )
-from shared.workers_ai.surrogates import without_lone_surrogates
 
 if TYPE_CHECKING:
-    import mmap
+    from collections.abc import Iterator
 
 MAX_RETRY_AFTER_SECONDS = 900.0
 """Maximum `retry-after` that is obeyed."""
@@ -379,3 +381,39 @@ def _seconds(header: str | None) -> float | None:
         except (ValueError, OverflowError):
             return None
     return min(seconds, MAX_RETRY_AFTER_SECONDS) if seconds > 0 else None
+
+
+# ── lone surrogates ───────────────────────────────────────────────────────────────────────────────
+
+# Such as `\ud83d` without its second half, where a text was cut by UTF-16 units: valid JSON, but no text.
+
+CHUNK_BYTES = 1 << 20
+"""Bytes copied at a time."""
+
+
+def without_lone_surrogates(content: bytes | mmap.mmap) -> bytes | mmap.mmap:
+    """Return the same JSON with U+FFFD in place of each lone surrogate; on disk if the content is.
+
+    The result on disk takes no memory and is deleted with the last reference to it.
+    """
+    if isinstance(content, bytes):
+        return b"".join(_pieces(content))
+    with tempfile.TemporaryFile() as file:
+        file.writelines(_pieces(content))
+        file.flush()
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _pieces(content: bytes | mmap.mmap) -> Iterator[bytes]:
+    done = 0
+    for match in SURROGATES.finditer(content):
+        if match[1] is not None:
+            yield from _slices(content, done, match.start())
+            yield REPLACEMENT
+            done = match.end()
+    yield from _slices(content, done, len(content))
+
+
+def _slices(content: bytes | mmap.mmap, start: int, end: int) -> Iterator[bytes]:
+    for at in range(start, end, CHUNK_BYTES):
+        yield content[at : min(at + CHUNK_BYTES, end)]

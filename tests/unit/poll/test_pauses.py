@@ -15,7 +15,7 @@ from functions.poll.pauses import (
 from shared.ledger import DueEntry
 from shared.models import DueKind
 from shared.pacing.breaker import Controls, Pause, PauseReason, Rate, StackControl
-from shared.workers_ai.client import TokenState
+from shared.workers_ai.error_codes import TokenState
 from tests.support.doubles.ledger_items import JOB, T
 
 TOKEN, QUOTA, OUTAGE = PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT, PauseReason.OUTAGE

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.workers_ai import surrogates as module
-from shared.workers_ai.surrogates import without_lone_surrogates
+from shared.workers_ai.replies import without_lone_surrogates
 
 written = st.lists(
     st.sampled_from([rb"\ud83d", rb"\uDE00", rb"\\", rb"\n", rb"\u00e9", b"x", rb"\\ud83d"]),

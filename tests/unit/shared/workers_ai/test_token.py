@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from shared.errors import StorageError
-from shared.workers_ai.client import TokenState
-from shared.workers_ai.rejections import token_state
+from shared.workers_ai.error_codes import TokenState, token_state
 from shared.workers_ai.replies import (
     Accepted,
     OutcomeUnknown,

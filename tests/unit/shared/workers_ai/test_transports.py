@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 from shared.errors import StorageError
-from shared.workers_ai.client import TokenState, WorkersAI, http_client
+from shared.workers_ai.client import WorkersAI, http_client
+from shared.workers_ai.error_codes import TokenState
 from shared.workers_ai.replies import Accepted, Rejected
 from shared.workers_ai.transports import Credentials, rest, worker
 from tests.support.doubles.api_client import ACCOUNT, BASE, MODEL, REST, Api, Secret, enveloped
