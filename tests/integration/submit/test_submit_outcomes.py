@@ -148,7 +148,7 @@ def test_late_acceptance_leaves_only_receipt(begin, monkeypatch):
 @pytest.mark.parametrize(
     ("reply", "batch", "budget_call", "changes"),
     [
-        (told(429, 3040), DUE, ("pause", WAITS, T, "3040", M2M), {"due_at": T + 27.5}),
+        (told(429, 3040), DUE, ("pause", WAITS, T, "3040"), {"due_at": T + 27.5}),
         (
             Rejected(429, None, "", 33.0),
             DUE,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.workers_ai import surrogates as module
+from shared.workers_ai import replies as module
 from shared.workers_ai.replies import without_lone_surrogates
 
 written = st.lists(
