@@ -1,6 +1,4 @@
-"""A user's command for a job, in the object `control/jobs/<job_id>`.
-
-Read it, and carry it out in the ledger.
+"""A user's command for a job, in the object `control/jobs/<job_id>`, carried out in the ledger.
 
 The object is the command: an event only reports that there is something to read. So whoever works
 on a job reads it: a visit, and the turn that reads the upload, which obeys what was written before
@@ -81,9 +79,7 @@ def read_command(services: Services, key: str, known: str = "") -> Command | Non
 
 
 def follow_job_control(services: Services, job_id: str) -> Job | None:
-    """Carry out the command for a job, and make an open job due.
-
-    Return the job as it is afterwards.
+    """Carry out the command for a job, and make an open job due; return the job afterwards.
 
     Raises:
         StorageError: S3 or DynamoDB failed, or the object kept changing.
@@ -128,10 +124,7 @@ def obey(services: Services, job: Job) -> Job | None:
 
 
 def controlled(control: JobControl, command: Command, now: float) -> JobControl:
-    """A job's control after a command.
-
-    A command that is unknown or comes too late is only noted.
-    """
+    """A job's control after a command; one that is unknown or too late is only noted."""
     noted = replace(control, version=command.version)
     match command.word:
         case word if word in {CANCEL, CANCEL_NOW}:

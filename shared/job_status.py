@@ -27,9 +27,7 @@ def iso_time(at: float | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PendingBatches:
-    """Batches pending at the API, among those that a visit read.
-
-    The first hundred not appended yet.
+    """Batches pending at the API, among the first hundred that are not appended yet.
 
     Attributes:
         queued: batches that the API has not started, as far as it reports.
@@ -57,10 +55,7 @@ class PendingBatches:
         )
 
     def for_status(self) -> dict[str, Any]:
-        """The member `pending`.
-
-        It has a time, not an age, so that the status stays the same while nothing happens.
-        """
+        """The member `pending`: with a time, not an age, that stays while nothing happens."""
         return {
             "batches": self.queued + self.running,
             "queued": self.queued,

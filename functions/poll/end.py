@@ -67,10 +67,7 @@ METRIC_OF_STATE = {
 
 
 def finalize(invocation: Invocation, job: Job, ahead: ReadyBatches) -> Job | None:
-    """Every batch is final: write the result files, the manifest last.
-
-    Return the job if there was not enough time.
-    """
+    """Every batch is final: write the files, the manifest last; the job if time ran out."""
     services = invocation.services
     if job.state is not JobState.FINALIZING:
         job = still_leased(services.ledger.begin_finalizing(job), job.job_id)
@@ -93,9 +90,7 @@ def finalize(invocation: Invocation, job: Job, ahead: ReadyBatches) -> Job | Non
 
 
 def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
-    """The files exist: write what follows them, the manifest last.
-
-    Then status, notice, and the ledger's final state.
+    """The files exist: write the manifest, then status, notice, and the ledger's final state.
 
     The end time is pinned first, so that every object has the same one.
     """
@@ -209,10 +204,7 @@ def give_up(invocation: Invocation, job: Job) -> None:
 
 
 def _write_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
-    """Complete one result file.
-
-    Return the job as it is afterwards, None if there was not enough time.
-    """
+    """Complete one result file; return the job afterwards, None if time ran out."""
     while progress_of(job, kind).mark != job.output.mark:
         if not invocation.allows(STEP_SECONDS):
             return None
@@ -222,10 +214,7 @@ def _write_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
 
 
 def _wanted(job: Job) -> list[Kind]:
-    """The files to write.
-
-    The output of every completed job, the others only if they are not empty.
-    """
+    """The files to write: a completed job's output, the others only if they are not empty."""
     wanted: dict[Kind, bool] = {
         "output": job.error is None or job.output.size > 0,
         "errors": job.sums.errors_size > 0,
@@ -239,9 +228,7 @@ def _wanted(job: Job) -> list[Kind]:
 
 
 def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
-    """Make a file from its segments, or continue to.
-
-    Return the job as it is afterwards, None if time ran out.
+    """Make a file from its segments; return the job afterwards, None if time ran out.
 
     Raises:
         InvariantError: the segments do not match the job item.
@@ -285,10 +272,7 @@ def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
 
 
 def _resume_upload(services: Services, job: Job, kind: Kind) -> tuple[Job, set[int]]:
-    """The job with the upload of a file, begun if there is none.
-
-    And the numbers of the pieces that it has.
-    """
+    """The job with the upload of a file, begun if there is none, and the pieces that it has."""
     progress, key = progress_of(job, kind), file_key(job, kind)
     if progress.upload:
         with suppress(ObjectNotFoundError):  # S3 removes unfinished uploads after a week.

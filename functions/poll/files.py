@@ -1,7 +1,5 @@
 """Result files: sections of final batches' parts are appended to write-once segments.
 
-These become the file.
-
 A mark in the job item holds the progress: every batch up to it is final, and its bytes are in
 segments. Each step takes a bounded number of batches and bytes and ends in one conditional write,
 so the work for a batch is the same in a job of any size, and the next visit continues from the
@@ -46,10 +44,7 @@ MIN_COPY_BYTES = 8 << 20
 MIN_STEP_BATCHES, MAX_STEP_BATCHES = 100, 1_000
 """Final batches that make a step even if their bytes are few, and the most that one step takes."""
 SEGMENTS_BEFORE_DOUBLING = 2_000
-"""Segments of a file after which both sizes above double, each time.
-
-So 10,000 pieces are enough for 4 TB.
-"""
+"""Segments of a file after which both sizes above double: 10,000 pieces are enough for 4 TB."""
 PAGE_BATCHES = 100
 """Batches read after a gap, to count those that are done."""
 STEP_SECONDS = 45.0
@@ -176,10 +171,7 @@ def _fault(batch: Batch, expected: int) -> str:
 
 
 def coverage_error(job: Job, message: str) -> InvariantError:
-    """Count the error of batches that do not tile the upload.
-
-    And return it for the caller to raise.
-    """
+    """Count the error of batches that do not tile the upload, and return it to be raised."""
     count_broken_law()
     return InvariantError(f"job {job.job_id}: {message}")
 
@@ -239,10 +231,7 @@ def append_segment(
 
 
 def _tail(services: Services, job: Job, kind: Kind, growing: IO[bytes]) -> bytes:
-    """The last bytes appended, which fill no block of the digest.
-
-    They are read again, because no item stores them.
-    """
+    """The last bytes appended, which fill no block of the digest: no item stores them."""
     progress = progress_of(job, kind)
     wanted = unfinished_bytes(progress.size)
     growing.seek(max(progress.growing_size - wanted, 0))
@@ -265,10 +254,7 @@ class Step(NamedTuple):
 
 
 def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> Step:
-    """Mark, lines and sums after these batches are appended.
-
-    Sizes and digest are still to be added.
-    """
+    """Mark, lines and sums after these batches are appended, without sizes and digest."""
     progress, sums = progress_of(job, kind), job.sums
     lines, next_id = progress.lines, progress.next_id
     for batch in ahead.leaves:
@@ -286,10 +272,7 @@ def _after(job: Job, kind: Kind, ahead: ReadyBatches) -> Step:
 
 
 def _put_segment(services: Services, job: Job, kind: Kind, spool: IO[bytes], step: Step) -> Step:
-    """Write a segment once.
-
-    If an earlier run wrote one under its key, that one and the progress in it count.
-    """
+    """Write a segment once; one that an earlier run wrote counts, and the progress in it."""
     length, moved = spool.tell(), step.progress
     spool.seek(0)
     if length < _grown(MIN_COPY_BYTES, moved):
@@ -360,10 +343,7 @@ def file_key(job: Job, kind: Kind) -> str:
 
 
 def file_metadata(job: Job, kind: Kind) -> dict[str, str]:
-    """A retry file names its model and its job.
-
-    So that copying it into `inbox/` tries its records again.
-    """
+    """A retry file names its model and job: its copy in `inbox/` tries its records again."""
     return {"model": job.plan.model, "retry-of": job.job_id} if kind == "retry" else {}
 
 

@@ -1,7 +1,4 @@
-"""What is written when a job is over.
-
-Its manifest, Bedrock's, the notice, and the record of a retry. Pure.
-"""
+"""What is written when a job is over: manifests, the notice, the record of a retry. Pure."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ if TYPE_CHECKING:
 
 
 class FileEntry(NamedTuple):
-    """A result file as the manifest lists it.
-
-    `sha256` is None for one that is too large to be read again.
-    """
+    """A result file as the manifest lists it; too large a local one has no `sha256`."""
 
     name: str
     kind: Kind
@@ -104,11 +98,7 @@ def batch_entry(batch: Batch) -> dict[str, Any]:
 
 
 def _cost(job: Job) -> dict[str, Any] | None:
-    """What a job cost; None for a model without a price.
-
-    Of what was accepted without tokens being reported, the answer that was not collected included,
-    it is an estimate.
-    """
+    """What a job cost, estimated where no tokens were reported; None without a price."""
     usage, sums, model = job.sums.usage, job.sums, job.plan.known_model
     cost = cost_so_far(model, sums)
     if cost is None or (sums.succeeded and cost.amount == 0 and not usage.is_reported):
@@ -117,10 +107,7 @@ def _cost(job: Job) -> dict[str, Any] | None:
 
 
 def event_detail(bucket: str, job: Job, manifest: dict[str, Any]) -> dict[str, Any]:
-    """The notice of a job's end.
-
-    The manifest without its lists, and the key of each result file by its kind.
-    """
+    """The notice of a job's end: the manifest without its lists, and the files' keys."""
     files = {file["kind"]: file["name"] for file in manifest["files"]} | {
         "manifest": "manifest.json"
     }

@@ -1,6 +1,4 @@
-"""Sweep: what a job's state means for its batches is carried out for all of them.
-
-A page at a time, within visits.
+"""Sweep: what a job's state means for its batches, carried out a page at a time within visits.
 
 | the job | its batches |
 | --- | --- |
@@ -47,15 +45,9 @@ if TYPE_CHECKING:
 PAGE_BATCHES = 100
 """Most batches of a page, which takes seconds."""
 MAX_SWEEP_SECONDS, VISIT_RESERVE_SECONDS = 115.0, 25.0
-"""Seconds that one visit sweeps.
-
-And seconds of its invocation that it leaves to the rest of the visit.
-"""
+"""Seconds that one visit sweeps, and that it leaves to the rest of the visit."""
 SLOW_HOLD_SECONDS = 300.0
-"""Seconds after which the second pass begins.
-
-Longer than an invocation that read the job before can run.
-"""
+"""Seconds until the second pass: longer than one can run that read the job before."""
 PASSES = {
     SweepGoal.END_ALL: 2,
     SweepGoal.END: 2,
@@ -66,9 +58,7 @@ PASSES = {
 
 
 def sweep(invocation: Invocation, job: Job) -> Job:
-    """Adjust the batches of a leased job, as far as time allows.
-
-    Return the job as it is afterwards.
+    """Adjust the batches of a leased job, as far as time allows; return the job afterwards.
 
     Raises:
         LeaseLostError: another run holds the job.
@@ -94,10 +84,7 @@ def sweep(invocation: Invocation, job: Job) -> Job:
 
 
 def next_sweep(job: Job, now: float) -> float | None:
-    """When the sweep of a job continues.
-
-    None if there is none, or its upload is still being read.
-    """
+    """When the sweep of a job continues; None if there is none, or its upload is being read."""
     progress = current_sweep(job, now)
     if progress is None or not progress.passes or job.state is not JobState.IN_PROGRESS:
         return None
@@ -124,10 +111,7 @@ def current_sweep(job: Job, now: float) -> Sweep | None:
 
 
 def _page(services: Services, job: Job, progress: Sweep) -> tuple[list[Batch], str]:
-    """The next batches, and the number after which the next page begins; empty if there is none.
-
-    Batches that cannot be read are left out: each ends by its own entry in the index.
-    """
+    """The next readable batches, and the number after which the next page begins, or empty."""
     lost: list[str] = []
     page = list(
         services.ledger.batches(
@@ -141,10 +125,7 @@ def _page(services: Services, job: Job, progress: Sweep) -> tuple[list[Batch], s
 
 
 def _after(services: Services, progress: Sweep, last: str, adjusted: int) -> Sweep:
-    """The progress after a page.
-
-    The next page, which begins after the number `last`, the next pass, or none.
-    """
+    """The progress after a page: the next one, after the number `last`, the next pass, or none."""
     now = services.now()
     if last:
         pace = (
@@ -195,10 +176,7 @@ def _is_free(batch: Batch, now: float) -> bool:
 
 
 def _end(invocation: Invocation, job: Job, goal: SweepGoal, batch: Batch) -> bool:
-    """End a batch if it may end now.
-
-    One that is being submitted or divided becomes due automatically.
-    """
+    """End a batch if it may end now; one that is submitted or divided is due by itself."""
     services = invocation.services
     now = services.now()
     if batch.state is BatchState.QUEUED:

@@ -1,11 +1,8 @@
-"""A job's visits: its result files grow as batches become final.
+"""A job's visits: its result files grow as batches become final, until the job ends.
 
-Until they and the manifest are complete.
-
-The files grow with the job (`functions.poll.files`); at the end they are assembled,
-and the manifest is written last. A visit does what its time allows and leaves the rest to the next
-one: wherever it ends or dies, the job item has the progress. Each visit checks that the batches
-tile the upload: they must cover the records without gap or overlap.
+A visit does what its time allows and leaves the rest to the next one: wherever it ends or dies, the
+job item has the progress. Each visit checks that the batches tile the upload: they must cover the
+records without gap or overlap.
 """
 
 from __future__ import annotations
@@ -112,10 +109,7 @@ def visit_job(invocation: Invocation, job_id: str) -> bool:
 
 
 def _visit_soon_if_limited(services: Services, job: Job) -> None:
-    """Have a job with `max_cost` visited again soon.
-
-    What a batch has just cost may give others room.
-    """
+    """Have a job with `max_cost` visited soon: what a batch has cost may give others room."""
     soon = job.status.at + STATUS_SECONDS / 2  # Sooner than for its status, for which nobody wakes.
     if (
         job.cost is not None
@@ -159,10 +153,7 @@ def _advance(invocation: Invocation, job: Job) -> None:
 
 
 def _append_final(invocation: Invocation, job: Job) -> tuple[Job, ReadyBatches]:
-    """Append what fills a step, as far as time allows.
-
-    Not while a sweep goes on, which makes more of it.
-    """
+    """Append what fills a step, as time allows; not during a sweep, which makes more of it."""
     services = invocation.services
     ahead = next_final_batches(services, job, "output")
     sweep_at = next_sweep(job, services.now())
@@ -177,9 +168,8 @@ def _append_final(invocation: Invocation, job: Job) -> tuple[Job, ReadyBatches]:
 def _watch_split(invocation: Invocation, job: Job) -> None:
     """Visit a job whose upload is still being read: append, judge, write the status.
 
-    Touch neither lease nor claims.
-
-    These belong to split, which would lose its turn. Of two visits at the same time, one stops:
+    Lease and claims are left alone: they belong to split, which would lose its turn. Of two visits
+    at the same time, one stops:
     each writes the time of its status on the condition that it is still the one that was read. A
     job with an error is visited at once, so that its status shows the error.
     """
@@ -207,10 +197,7 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
 
 
 def _fault(services: Services, job: Job, ahead: ReadyBatches) -> ErrorDetail | None:
-    """Why nothing more of a job is submitted, although its upload can be read.
-
-    None if there is no reason.
-    """
+    """Why nothing more of a job is submitted, although its upload can be read; or None."""
     if job.is_too_old(services.now()):
         return TOO_OLD_CODE
     if fault := account_fault(services, job, services.now()):

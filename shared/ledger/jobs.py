@@ -55,10 +55,7 @@ class Jobs(Table):
         return read(item, Job) if item else None
 
     def models_of(self, job_ids: Sequence[str]) -> dict[str, str | None]:
-        """The models of jobs that exist, None for one that the table did not return now.
-
-        A model never changes.
-        """
+        """The models of jobs that exist, None for one that the table did not return now."""
         models: dict[str, str | None] = {}
         for start in range(0, len(job_ids), 100):
             keys = [job_key(job_id) for job_id in job_ids[start : start + 100]]
@@ -98,10 +95,7 @@ class Jobs(Table):
     def release_job(
         self, job: Job, due_at: float, work: DueKind = DueKind.JOB, **updates: object
     ) -> Job | None:
-        """Release a leased job, with updates.
-
-        `work` is `JOB` if its next visit will not move it on.
-        """
+        """Release a leased job, with updates; `work` says whether its next visit moves it on."""
         return self._change_job(
             job.job_id,
             {"state": job.state, "lease_until": job.lease_until},
@@ -109,10 +103,7 @@ class Jobs(Table):
         )
 
     def retry_job(self, job: Job, due_at: float, claims: int) -> Job | None:
-        """Release a leased job whose visit or turn failed.
-
-        Unless somebody else has it or it is over.
-        """
+        """Release a leased job whose visit or turn failed, unless somebody else has it."""
         changes = {"lease_until": 0.0, "due_at": due_at, "claims": claims}
         return self._change_job(job.job_id, {"lease_until": job.lease_until}, changes)
 
@@ -122,10 +113,7 @@ class Jobs(Table):
         return self._change_job(job.job_id, expected, {"due_at": due_at})
 
     def pin_plan(self, job: Job) -> Job | None:
-        """Pin what was detected about the upload and is known of its model.
-
-        If the job is still leased by this run.
-        """
+        """Pin what was detected about the upload and is known of its model, under the lease."""
         changes = {"plan": job.plan, "work": DueKind.JOB}
         return self._change_job(
             job.job_id, {"state": JobState.SPLITTING, "lease_until": job.lease_until}, changes
@@ -168,10 +156,7 @@ class Jobs(Table):
     def note_control(
         self, job: Job, control: JobControl, due_at: float | None = None
     ) -> Job | None:
-        """Store the result of users' commands in an open job.
-
-        If nothing else changed it since it was read.
-        """
+        """Store the result of users' commands, if nothing else changed it since it was read."""
         seen = SameMembers(job.control, ("version", "cancelled"))
         due = {} if due_at is None else {"due_at": due_at, "work": DueKind.JOB}
         return self._change_job(
@@ -193,10 +178,7 @@ class Jobs(Table):
         )
 
     def bring_visit_forward(self, job: Job, due_at: float) -> Job | None:
-        """Make a job due earlier, unless somebody works on it.
-
-        A batch of it, perhaps the last one, will be final.
-        """
+        """Make a job due earlier, unless somebody works on it: a batch of it will be final."""
         expected: dict[str, object] = {"state": JobState.IN_PROGRESS, "due_at": job.due_at}
         return self._change_job(job.job_id, expected, {"due_at": due_at, "work": DueKind.JOB})
 
@@ -209,19 +191,13 @@ class Jobs(Table):
         return self.update_leased_job(job, changes)
 
     def note_status(self, job: Job, status: Status, fields: Mapping[str, object]) -> Job | None:
-        """Store what a status tells of a job that is being split, unless another run does.
-
-        The lease stays as it is.
-        """
+        """Store what a status tells of a job that is being split, unless another run does."""
         seen = SameMembers(job.status, ("at",))
         expected: dict[str, object] = {"state": JobState.SPLITTING, "status": seen}
         return self._change_job(job.job_id, expected, {"status": status, **fields})
 
     def note_appended(self, job: Job, changes: Mapping[str, object]) -> Job | None:
-        """Store how much of a file is appended: under the lease.
-
-        Or, while split has it, if nobody appended more.
-        """
+        """Store how much of a file is appended, under the lease, or if nobody appended more."""
         if job.state is not JobState.SPLITTING:
             return self.update_leased_job(job, changes)
         seen = SameMembers(job.output, ("mark",))
