@@ -25,7 +25,7 @@ JOB_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 _JOB_CONTROL = re.compile(f"control/jobs/({JOB_ID.pattern})")
 _MANIFEST = re.compile(f"results/.+/({JOB_ID.pattern})/manifest\\.json", re.DOTALL)
 MAX_PATH_BYTES = 900
-"""Maximum bytes of a path under `inbox/` that leaves room for `results/<path>/<job_id>/<file>` within S3's 1,024."""
+"""Bytes of a path under `inbox/` that leave room for `results/<path>/<job_id>/<file>`."""
 
 JOB_ID_CHOICES = 8
 
@@ -49,13 +49,7 @@ def job_id(
 ) -> str:
     """The id of the job for one upload, the same for every event of it.
 
-    Args:
-        bucket: the upload's bucket.
-        key: its decoded key.
-        version: its version id.
-        etag: its ETag, without quotes.
-        last_modified: of that version.
-        choice: which 8 hexadecimal digits of the digest: 0 unless another upload has that id.
+    `choice`: which 8 hexadecimal digits of the digest; 0 unless another upload has that id.
     """
     digest = hashlib.sha256(f"{bucket}\0{key}\0{version}\0{etag}".encode()).hexdigest()
     return f"{last_modified.astimezone(UTC):%Y%m%dT%H%M%SZ}-{digest[8 * choice : 8 * choice + 8]}"

@@ -1,7 +1,7 @@
 """The options of a job: one table, wherever an option is written.
 
-In an object's metadata, in an `_options.json`, as a program's arguments: each is parsed once, by the
-table's type. Options are resolved member by member, then pinned. Every fault is a fault of the
+In an object's metadata, in an `_options.json`, as a program's arguments: each is parsed once, by
+the table's type. Options are resolved member by member, then pinned. Every fault is a fault of the
 whole upload; its message names the option, what it may be, and the nearest name. Pure.
 """
 

@@ -47,29 +47,23 @@ class SplitPlan:
     """How an upload is cut; pinned in its job, so that every run cuts in the same way.
 
     Attributes:
-        model: the model id; empty while none was given.
-        max_requests: maximum records in a batch.
-        max_bytes: maximum bytes of a batch's body.
-        account: the Cloudflare account the job is submitted to.
+        model: empty while none was given.
+        max_requests: records in a batch.
+        max_bytes: bytes of a batch's body.
+        account: the Cloudflare account.
         form: `jsonl` (also for lines of text), `rows` (a table), `object` (the API's document) or
-            `array` (one without its wrapper); empty until it is known.
-        packing: `plain`, `gzip` or `zstd`; empty until it is known.
-        start: offset, in the unpacked bytes, of the first record's line, or of the place after the
-            array's bracket.
-        first_requests: maximum records in the first batches; later ones grow up to `max_requests`.
-        format: one of `dropbatch.core.formats.table.FORMATS`; empty until it is known.
+            `array` (one without its wrapper); empty until it is known, as are some others.
+        packing: `plain`, `gzip` or `zstd`.
+        start: offset, in the unpacked bytes, of the first record's line.
+        first_requests: records in the first batches; later ones grow up to `max_requests`.
+        format: one of `dropbatch.core.formats.table.FORMATS`.
         start_line: lines before the first record: those of a table's header.
-        converts: whether what is sent differs from the records as written; if so, these are staged
-            too.
-        delimiter: between the fields of a table's rows; empty for other formats.
-        answers: whether a table's answers have more columns than `answer`; their names are in an
-            object of their own.
-        facts: what was known of the model when the upload was planned, as
-            `dropbatch.core.models.facts_of` writes it; empty until it is planned.
-        first_bytes: maximum bytes of the first bodies, if fewer than `max_bytes`; later ones grow
-            up to that. 0: none.
-        by_default: whether the model is the stack's default: a model that the file names precedes
-            it.
+        converts: whether what is sent differs from the records as written: these are staged too.
+        by_default: whether the model is the stack's default; one that the file names precedes it.
+        delimiter: between the fields of a table's rows.
+        answers: whether a table's answers have more columns than `answer`, in an object apart.
+        facts: what was known of the model then, as `dropbatch.core.models.facts_of` writes it.
+        first_bytes: bytes of the first bodies, which grow up to `max_bytes`; 0: no fewer.
     """
 
     model: str
@@ -141,15 +135,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class StackLimits:
-    """What a stack decides about batches. By default as `template.yaml` has its parameters.
-
-    Attributes:
-        max_requests: maximum records in a batch, of any model.
-        max_bytes: maximum bytes of a batch's body.
-        transport: how the API is called.
-        account: the Cloudflare account.
-        default_model: of uploads that name none; empty if there is none.
-    """
+    """What a stack decides about batches; by default as `template.yaml` has its parameters."""
 
     max_requests: int = 5_000
     max_bytes: int = 9_500_000
@@ -163,13 +149,7 @@ class StackLimits:
 
 
 class Planned(NamedTuple):
-    """What is decided about an upload.
-
-    Attributes:
-        plan: how it is cut.
-        options: its options, with the model that the file itself names.
-        header: a table's first row; empty for other formats, and for a table without one.
-    """
+    """What is decided: options with the model that the file itself names, a table's header."""
 
     plan: SplitPlan
     options: Options
@@ -182,13 +162,7 @@ def with_default_model(options: Options, limits: StackLimits) -> Options:
 
 
 def first_plan(options: Options, limits: StackLimits, *, by_default: bool) -> SplitPlan:
-    """The plan before anything of the upload has been read.
-
-    Args:
-        options: resolved.
-        limits: the stack's.
-        by_default: whether the model, if there is one, is the stack's default.
-    """
+    """The plan before anything of the upload has been read."""
     model = (options.model or limits.default_model).strip()
     most = limits.most(model)
     return SplitPlan(
@@ -226,14 +200,7 @@ def plan_upload(
 ) -> Planned:
     """Decide how an upload is cut.
 
-    Args:
-        first: as `first_plan` returned it.
-        options: with the stack's default model.
-        key: the upload's.
-        beginning: its first bytes.
-        limits: the stack's.
-        is_retry: whether it retries a job, whose format it has even if no record by itself shows
-            it.
+    A retry has the format of the job that it retries, even if no record by itself shows it.
 
     Raises:
         UploadRefused: the upload cannot be read, or its options do not fit it.

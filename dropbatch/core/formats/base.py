@@ -109,13 +109,7 @@ class Converted(NamedTuple):
 
 
 class RecordFault(NamedTuple):
-    """Why one record cannot be sent.
-
-    Attributes:
-        code: `bad_record` or `mismatched_model`, or one of `UNREADABLE_CODES`.
-        message: begins with the member at fault and a colon, if there is one; see `member_of`.
-        reference: the record's reference as JSON, if it could be read.
-    """
+    """Why one record cannot be sent; the message begins with the member at fault, if any."""
 
     code: str
     message: str
@@ -124,14 +118,7 @@ class RecordFault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What result lines contain about a batch.
-
-    Its job's id and model, its `request_id`, and when it was accepted.
-
-    Attributes:
-        request_id: empty if the batch was never accepted.
-        accepted_at: Unix seconds; 0 if it was never accepted.
-    """
+    """What result lines contain about a batch; the last two are empty if it was never accepted."""
 
     job_id: str
     model: str
@@ -344,13 +331,9 @@ def made(value: object) -> msgspec.Raw:
 
 
 def is_retried(code: str, request: Json) -> bool:
-    """Whether a failed record is in the retry file.
+    """Whether a failed record is in the retry file, by its code and its request in `errors.jsonl`.
 
-    Args:
-        code: why it failed.
-        request: as `errors.jsonl` has it, or null: in formats of JSON, a string for a record with
-            half of a surrogate pair. It is no JSON before its author mends it, so the retry file
-            keeps it.
+    A string there is a record with half of a surrogate pair, which its author can mend.
     """
     return code not in NOT_RETRIED or (code == "bad_record" and begins(request, b'"'))
 

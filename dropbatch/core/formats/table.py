@@ -236,12 +236,7 @@ class NativeReader(LineReader):
 
 
 def merge_defaults(request: bytes, defaults: Mapping[str, Json]) -> bytes:
-    """A request with the defaults for members that it lacks, added after its own members.
-
-    Args:
-        request: a JSON object, as sent.
-        defaults: values as JSON.
-    """
+    """A request with the defaults for members that it lacks, added after its own members."""
     members = object_of(request)
     added = [
         b"%b:%b" % (encode(name), value) for name, value in defaults.items() if name not in members

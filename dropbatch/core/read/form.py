@@ -46,10 +46,6 @@ _decode = msgspec.json.Decoder().decode
 def detect_form(head: bytes, *, complete: bool) -> tuple[str, int]:
     """The form of an upload, `jsonl`, `object` or `array`, and the offset at which its text begins.
 
-    Args:
-        head: the first unpacked bytes, `HEAD_BYTES` of them or all.
-        complete: whether the head is the whole upload.
-
     Raises:
         UploadRefused: `broken_document`: it is a document that has more bytes, or a second member
             `requests`.
@@ -164,13 +160,7 @@ def _skip_space(data: bytes, at: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """How an upload begins.
-
-    Attributes:
-        packing: `plain`, `gzip` or `zstd`.
-        head: its first unpacked bytes, at least `HEAD_BYTES` of them or all.
-        complete: whether the head is all of it.
-    """
+    """How an upload begins: its packing, its first unpacked bytes, and whether these are all."""
 
     packing: str
     head: bytes
@@ -178,11 +168,7 @@ class Beginning:
 
 
 def read_beginning(stored: Iterator[bytes], check: Callable[[], None] = lambda: None) -> Beginning:
-    """Read an upload's first bytes.
-
-    Args:
-        stored: its stored bytes, in blocks; read only as far as needed.
-        check: called for each piece of an archive; what it raises ends the reading.
+    """Read an upload's first bytes, only as far as needed; `check` may end the reading.
 
     Raises:
         UploadRefused: `unknown_format` or `broken_archive`.

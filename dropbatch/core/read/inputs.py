@@ -87,7 +87,7 @@ def _kind(member: str, members: Members, only: Mapping[str, tuple[object, str]])
     return _Kind(member, decoder.decode, {name: message for name, (_, message) in only.items()})
 
 
-def _only(value: object, published: Any) -> Any:  # noqa: ANN401 # Kinds, as `dropbatch.core.requests` has them.
+def _only(value: object, published: Any) -> Any:  # noqa: ANN401
     """The kind of one value, and of null unless the published kind has none.
 
     What is sent is what is written.
@@ -120,11 +120,7 @@ class Inputs:
     def references(self, raws: Sequence[bytes], *, wanted: bool) -> list[Any] | None:
         """The references of requests that all have an input, in the same form.
 
-        None if perhaps one has none.
-
-        Args:
-            raws: UTF-8, perhaps JSON.
-            wanted: whether any request has a reference; if not, the list is empty.
+        None if perhaps one has none. If none is `wanted`, no request has one: the list is empty.
         """
         for kind in self._kinds:
             try:

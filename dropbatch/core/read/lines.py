@@ -59,10 +59,9 @@ class Window(NamedTuple):
         records: their bytes; lines without line feed.
         returns: whether a carriage return may end one.
         referring: whether one may have an `external_reference`.
-        blank_bytes: bytes of the blank lines that the window consists of; 0 if it has records.
+        blank_bytes: of the blank lines that it consists of; 0 if it has records.
         blank_lines: their number.
-        lines: the records together, with the line feeds between them; empty for a document's
-            elements.
+        lines: the records with the line feeds between them; empty for a document's elements.
     """
 
     records: list[bytes | OverlongRecord]
@@ -224,9 +223,6 @@ def about_lone_surrogate(content: bytes) -> str:
     """What to tell the user of an object's first lone surrogate, beginning with its member.
 
     Empty if it has none.
-
-    Args:
-        content: JSON but for that.
     """
     half = next(
         (found[1] for found in SURROGATES.finditer(content) if found[1] is not None), b""

@@ -69,12 +69,6 @@ def read_rows(
 ) -> Iterator[RecordWindow]:
     """All rows, some of them at a time; the last row needs no line end.
 
-    Args:
-        blocks: the stream.
-        delimiter: one byte.
-        line: lines before the stream, for error messages.
-        limit: bytes above which a row is too large; 0 for what a request may have.
-
     Raises:
         UploadRefused: `broken_document`: a quote is never closed, or a row does not end.
     """

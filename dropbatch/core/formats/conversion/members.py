@@ -164,11 +164,6 @@ def only_values(member: str, model: str, dimensions: int | None) -> dict[str, tu
     """The one value besides null that members of a native request may have (None.
 
     No other), and why.
-
-    Args:
-        member: that has the request's input; empty if it is not known.
-        model: the job's.
-        dimensions: numbers in one of its embeddings; None if unknown.
     """
     known = ONLY_VALUES | dict.fromkeys(LENGTHS, (dimensions, _other_length(model, dimensions)))
     known |= {name: (None, message) for name, message in REFUSED.items()}

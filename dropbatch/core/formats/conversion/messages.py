@@ -80,12 +80,6 @@ def chat_messages(
 ) -> msgspec.Raw:
     """The messages of a chat request, with the system's text as the first one.
 
-    Args:
-        messages: the member as JSON; None if it is missing.
-        system: Anthropic's or Converse's `system` as JSON; None for none.
-        target: what they are sent to.
-        names: what the record calls them.
-
     Raises:
         BadRecordError: they are not an array of objects, or contain something that the model does
             not accept.

@@ -52,12 +52,6 @@ class Endpoint(StrEnum):
 def convert_body(body: Members, endpoint: Endpoint, target: Target, path: str) -> Request:
     """A request body in the form that Workers AI accepts.
 
-    Args:
-        body: its members as JSON.
-        endpoint: what it was written for.
-        target: what it is sent to.
-        path: the body's own name in the record, for error messages.
-
     Raises:
         BadRecordError: a member requests something that Workers AI does not support, or does not
             fit the model.

@@ -30,11 +30,6 @@ from dropbatch.core.formats.base import (
 def chat_tools(tools: msgspec.Raw, path: str, *, full: bool) -> msgspec.Raw:
     """Anthropic's, Converse's and the Responses API's tools as OpenAI's functions.
 
-    Args:
-        tools: as JSON.
-        path: where they are in the record.
-        full: whether the model requires a description and parameters of each function.
-
     Raises:
         BadRecordError: one is another tool, which only its vendor has.
     """
