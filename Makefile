@@ -43,7 +43,7 @@ WORKER := worker/node_modules/.package-lock.json
 test-slow: .venv/.stamp $(LOCAL) $(WORKER) .local/vendors/.stamp ## the tests that take minutes: deaths at every boundary, functions killed at random
 	$(DEV) -m pytest -m slow
 
-test-faults: .venv/.stamp $(LOCAL) ## inject faults for some minutes and write the tables in docs/faults.md
+test-faults: .venv/.stamp $(LOCAL) ## inject faults for some minutes: .local/faults.md has a row for each, docs/reliability.md the totals
 	rm -rf .local/faults
 	$(DEV) -m pytest -m faults
 	$(DEV) -m tests.support.fault_table

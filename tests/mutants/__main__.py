@@ -5,7 +5,7 @@
 The coverage of the everyday tests shows which of them reach the line of a defect, and how long each
 takes. They are run with that defect, the quickest first, until one fails. Each defect has its own
 process: its module is changed when it is imported, and no file is changed. A defect that survives
-needs a reason in `tests/mutants/reasons.toml`; the outcome is written to docs/faults.md.
+needs a reason in `tests/mutants/reasons.toml`; the outcome is written to .local/mutants.md.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OUTCOMES = ROOT / ".local/mutants.json"
-DOCUMENT = ROOT / "docs/faults.md"
-MARK = "<!-- mutants -->"
+DOCUMENT = ROOT / ".local/mutants.md"
 TURNS = ((10.0, False), (60.0, True))
 """Seconds of tests that a defect gets at first, and if it survives them.
 
@@ -207,7 +206,7 @@ def _listed(paths: list[Path]) -> str:
 
 
 def report(everything: list[Mutant], known: dict[str, str]) -> Iterator[str]:
-    """The section of docs/faults.md: the modules whose defects were all tried."""
+    """The outcome: the modules whose defects were all tried."""
     unfinished = {one.path for one in everything if not one.outcome}
     mutants = [one for one in everything if one.path not in unfinished]
     left_out = [one for one in everything if one.path in unfinished]
@@ -298,8 +297,7 @@ def main() -> int:
     OUTCOMES.write_text(json.dumps({one.name: one.outcome for one in mutants}, indent=0))
     known = reasons("tests")
     lines = list(report(mutants, known))
-    head, _, _ = DOCUMENT.read_text().partition(MARK)
-    DOCUMENT.write_text("\n".join([head + MARK, "", *lines, ""]))
+    DOCUMENT.write_text("\n".join([*lines, ""]))
     unexplained = [
         one.name for one in mutants if one.outcome not in {"", "noticed"} and one.name not in known
     ]

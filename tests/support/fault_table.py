@@ -1,9 +1,9 @@
-"""What the fault tests observed, and their table in docs/faults.md.
+"""What the fault tests observed: a row for each fault in `.local/faults.md`.
 
 `python -m tests.support.fault_table`.
 
-A test records with `note` what it injected and what it observed, after its assertions. The table,
-and its totals in docs/reliability.md, are not edited by hand.
+A test records with `note` what it injected and what it observed, after its assertions. The totals
+in docs/reliability.md are not edited by hand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTES = ROOT / ".local/faults"
 """One file of notes for each process: test workers run in parallel."""
 DOCUMENT = ROOT / "docs/reliability.md"
-FAULTS = ROOT / "docs/faults.md"
+FAULTS = ROOT / ".local/faults.md"
 COLUMNS = (
     "fault",
     "where",
@@ -115,22 +115,21 @@ def merged(lines: list[str]) -> list[Note]:
     return [notes[key] for key in sorted(notes) if notes[key].jobs]
 
 
-def write_between_marks(name: str, content: str, document: Path = DOCUMENT) -> None:
-    """Replace a marked part of a document.
+def write_between_marks(name: str, content: str) -> None:
+    """Replace a marked part of the document.
 
     Args:
         name: the part between `<!-- name -->` and `<!-- end of name -->`.
         content: Markdown.
-        document: the file.
 
     Raises:
         ValueError: the document has no such part.
     """
-    before, begin, rest = document.read_text().partition(f"<!-- {name} -->\n")
+    before, begin, rest = DOCUMENT.read_text().partition(f"<!-- {name} -->\n")
     _, end, after = rest.partition(f"<!-- end of {name} -->")
     if not end:
-        raise ValueError(f"{document.name} has no part named {name}")
-    document.write_text(f"{before}{begin}\n{content.strip()}\n\n{end}{after}")
+        raise ValueError(f"{DOCUMENT.name} has no part named {name}")
+    DOCUMENT.write_text(f"{before}{begin}\n{content.strip()}\n\n{end}{after}")
 
 
 def table(notes: list[Note]) -> str:
@@ -161,7 +160,7 @@ def main() -> None:
     if not lines:
         sys.exit("There are no notes; `make test-faults` runs the tests that write them.")
     notes = merged(lines)
-    write_between_marks("faults", table(notes), FAULTS)
+    FAULTS.write_text(table(notes) + "\n")
     write_between_marks("totals", totals(notes))
 
 
