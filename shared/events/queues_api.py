@@ -111,10 +111,6 @@ class QueuesApi:
         made = self._call("POST", "/queues", {"queue_name": name, "settings": QUEUE_SETTINGS})
         return _text(made, "queue_id")
 
-    def correct_queue(self, queue_id: str) -> None:
-        """Set for how long a queue keeps its messages."""
-        self._call("PATCH", f"/queues/{queue_id}", {"settings": QUEUE_SETTINGS})
-
     def delete_queue(self, queue_id: str) -> None:
         """Delete a queue, with what is in it."""
         self._delete(f"/queues/{queue_id}")
@@ -127,10 +123,6 @@ class QueuesApi:
     def make_consumer(self, queue_id: str) -> None:
         """Let HTTP clients read a queue."""
         self._call("POST", f"/queues/{queue_id}/consumers", CONSUMER)
-
-    def correct_consumer(self, queue_id: str, consumer_id: str) -> None:
-        """Set how an HTTP client's messages are delivered."""
-        self._call("PUT", f"/queues/{queue_id}/consumers/{consumer_id}", CONSUMER)
 
     def subscriptions(self) -> Iterator[dict[str, Any]]:
         """The account's event subscriptions."""

@@ -1,7 +1,7 @@
 """Makes the queue, and subscribes a model, at the submit that finds none; removes both.
 
-Everything is found by its name and corrected, so doing it twice, or by two functions at once,
-leaves one queue, and a function that dies leaves something that the next one finds. What fails
+Everything is found by its name, so doing it twice, or by two functions at once, leaves one queue,
+and a function that dies leaves something that the next one finds. What fails
 costs a submit at most `SET_UP_SECONDS`: its batch is polled as without events. Where another stack
 of the account has the events of a model, this one has none of it, and asks again after an hour.
 """
@@ -122,16 +122,14 @@ def _look_after_queue(events: Events, api: QueuesApi, state: EventsState, now: f
 
 
 def _queue(api: QueuesApi, name: str) -> str:
-    """The id of the queue of this name; made, or corrected if it exists."""
+    """The id of the queue of this name; made if it does not exist."""
     try:
         return api.make_queue(name)
     except QueuesRefusedError as refused:
         found = api.queue(name) if refused.may_exist else None
         if found is None:
             raise
-    queue_id = str(found.get("queue_id", ""))
-    api.correct_queue(queue_id)
-    return queue_id
+    return str(found.get("queue_id", ""))
 
 
 def _let_read(api: QueuesApi, queue_id: str) -> None:
@@ -142,12 +140,8 @@ def _let_read(api: QueuesApi, queue_id: str) -> None:
         found = api.consumers(queue_id) if refused.may_exist else []
         if not found:
             raise
-    else:
-        return
-    if any(one.get("type") != CONSUMER["type"] for one in found):
-        raise QueuesRefusedError(HTTPStatus.CONFLICT, OF_WORKER)
-    for one in found:
-        api.correct_consumer(queue_id, str(one.get("consumer_id", "")))
+        if any(one.get("type") != CONSUMER["type"] for one in found):
+            raise QueuesRefusedError(HTTPStatus.CONFLICT, OF_WORKER) from None
 
 
 def _subscription(api: QueuesApi, queue_name: str, model: str, queue_id: str) -> str:
