@@ -179,11 +179,7 @@ class Catalog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
 @cache
 def catalog() -> Catalog:
-    """The catalogue that is shipped.
-
-    Raises:
-        msgspec.ValidationError: the file has the wrong form.
-    """
+    """The catalogue that is shipped."""
     content = Path(__file__).with_name("models.json").read_bytes()
     return msgspec.json.decode(content, type=Catalog)
 

@@ -124,13 +124,10 @@ def job_record(job: str) -> str:
 
 
 def encryption(kms_key: str = "") -> dict[str, str]:
-    """Arguments of S3's writes: the encryption that the bucket has by default.
+    """Arguments of S3's writes: the encryption that the bucket has by default, perhaps by its key.
 
     S3 encrypts an object in the same way without them, but organizations refuse writes that do not
     say so.
-
-    Args:
-        kms_key: the ARN of the stack's KMS key; empty if it has none.
     """
     if kms_key:
         return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key}

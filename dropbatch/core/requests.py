@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 Members = dict[str, Any]
-NEVER = "never"
+NO_VALUE = "never"
 
 
 class Alternative(NamedTuple):
@@ -172,7 +172,7 @@ _PLAIN: dict[str, Any] = {
     "object": dict[str, Any],
     "null": None,
     "any": Any,
-    NEVER: Annotated[str, msgspec.Meta(min_length=1, max_length=0)],
+    NO_VALUE: Annotated[str, msgspec.Meta(min_length=1, max_length=0)],
 }
 
 

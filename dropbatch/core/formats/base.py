@@ -150,11 +150,7 @@ class Reader(Protocol):
     """Turns records into requests."""
 
     def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
-        """One request or fault for each record, in order.
-
-        Args:
-            records: exact bytes without line ends; in JSON formats, each is a valid JSON object.
-        """
+        """One request or fault for each record, in order; those of JSON are valid objects."""
 
 
 class LineReader:

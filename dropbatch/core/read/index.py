@@ -75,14 +75,7 @@ class RecordIndex(msgspec.Struct, omit_defaults=True):
     def extend(
         self, lengths: list[int], line: int | None, references: list[msgspec.Raw], original: int = 0
     ) -> None:
-        """Add consecutive records.
-
-        Args:
-            lengths: bytes of each in the body.
-            line: line of the first record.
-            references: of each; empty if none has one.
-            original: bytes of the original; only for a single record.
-        """
+        """Add consecutive records, the first one at a line; the references may be none at all."""
         count = len(self.lengths)
         if line is not None and line != self._line(count):
             self.lines.append((count, line))

@@ -22,7 +22,7 @@ from dropbatch.core.formats.base import UNDECODABLE, RecordFault, is_text
 from dropbatch.core.formats.conversion.members import STREAM, only_values
 from dropbatch.core.models import Model, model_id, no_other_than, of_other_model
 from dropbatch.core.requests import (
-    NEVER,
+    NO_VALUE,
     Limits,
     Members,
     alternatives,
@@ -69,7 +69,7 @@ def _kinds_of(
     inputs = [next(name[:-1] for name in one.members if name.endswith("!")) for one in found]
     kinds = []
     for one, member in zip(found, inputs, strict=True):
-        others = dict.fromkeys(set(inputs) - {member}, NEVER)
+        others = dict.fromkeys(set(inputs) - {member}, NO_VALUE)
         members = with_efforts(one.members, efforts) | others | named
         members = {
             name: not_empty(kind) if name.endswith("!") else kind for name, kind in members.items()
