@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core.api_tokens import ONE_A_STACK, holds_several
+from dropbatch.core.errors import ONE_A_STACK, holds_several
 from local.template import parse_parameters, template
 from tools.account_stack import DeployError, session
 from tools.answers_files import REGION, REGIONS, parameters_of

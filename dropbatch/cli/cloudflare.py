@@ -14,8 +14,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from dropbatch.core.api_tokens import ONE_A_STACK, holds_several
-from dropbatch.core.errors import first_error
+from dropbatch.core.errors import ONE_A_STACK, first_error, holds_several
 from dropbatch.errors import Error, UsageError
 
 TIMEOUT_SECONDS = 60.0

@@ -85,3 +85,18 @@ def code_of(error: Mapping[str, Any]) -> int | None:
 
 def _code(error: Mapping[str, Any]) -> object:
     return error.get("code") if error.get("code") is not None else error.get("internalCode")
+
+
+ONE_A_STACK = (
+    "One API token a stack since 0.9: the secret must hold one token alone, without further lines, "
+    "account ids or queues=. Keep the token of the stack's account; for another account or more "
+    "calls, deploy another stack with NAME=…."
+)
+"""What users read whose secret holds more: its first line alone could be another account's."""
+_SEPARATOR = re.compile(r"[\s,]")
+
+
+def holds_several(value: str) -> bool:
+    """Whether a secret's value is several tokens, or one that names its account or its use."""
+    text = value.strip()
+    return bool(_SEPARATOR.search(text)) or text.startswith("queues=")

@@ -13,7 +13,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from dropbatch.core.api_tokens import ONE_A_STACK
+from dropbatch.core.errors import ONE_A_STACK
 from shared.observability import batch_log_fields, logger
 
 if TYPE_CHECKING:

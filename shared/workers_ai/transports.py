@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from dropbatch.core.api_tokens import ONE_A_STACK, holds_several
+from dropbatch.core.errors import ONE_A_STACK, holds_several
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dropbatch.core.api_tokens import holds_several
+from dropbatch.core.errors import holds_several
 from shared.workers_ai.transports import NO_TOKEN, ONE_A_STACK, Credentials
 
 TABLE = {
