@@ -144,12 +144,7 @@ def _remembered_roles(copy: Any) -> Any:  # noqa: ANN401 - dictionaries, on disk
 
 
 def encrypting(client: Callable[..., Any], kms_key: str) -> Callable[..., Any]:
-    """A factory of clients of which those of S3 say how each object is encrypted that they write.
-
-    Args:
-        client: the factory without that.
-        kms_key: the ARN of the stack's KMS key; empty if it has none.
-    """
+    """A factory of clients; those of S3 say how each object is encrypted that they write."""
 
     def add(params: dict[str, Any], **_: object) -> None:
         for name, value in encryption(kms_key).items():
@@ -176,13 +171,7 @@ def trusted_bundles() -> list[str]:
 def session(
     endpoint_url: str = "", *, region: str | None = None, profile: str | None = None
 ) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
-    """Return a factory of boto3 clients: `session()("s3")`.
-
-    Args:
-        endpoint_url: of a local AWS, which takes any access key; empty for AWS itself.
-        region: as for `sign_in`.
-        profile: as for `sign_in`.
-    """
+    """Return a factory of boto3 clients: `session()("s3")`."""
     if not endpoint_url:
         return sign_in(region=region, profile=profile).client
     import boto3

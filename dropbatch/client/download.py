@@ -70,17 +70,7 @@ def download(
     force: bool = False,
     manifest: dict[str, Any] | None = None,
 ) -> list[Downloaded]:
-    """Download a job's files, its manifest last.
-
-    Args:
-        job: must be over.
-        folder: created if it does not exist.
-        progress: called with a file's name, the bytes on this machine, and its size.
-        beside: names of the files that will be written there too.
-        merged: the output with the answers of retries will be written there too.
-        force: replace what another job or program wrote there.
-        manifest: the job's; it is read if it is not given.
-    """
+    """Download a job's files, its manifest last."""
     manifest = manifest or job.manifest()
     refuse_paths(manifest)
     entries = [*manifest["files"], *_bedrock_manifest(job, manifest)]

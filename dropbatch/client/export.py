@@ -66,10 +66,7 @@ class Exported:
 def check_exports(job: Job, kinds: Iterable[str], *, merged: bool) -> None:
     """Refuse what cannot be written, before anything is downloaded.
 
-    Args:
-        job: must be over.
-        kinds: some of `EXPORTS`.
-        merged: whether the answers of retries count too; then only they may show what an answer is.
+    With the answers of retries, only these may show what an answer is.
     """
     pyarrow()
     if VECTORIZE in kinds and not merged:
@@ -99,15 +96,7 @@ def export(
     *,
     columns: bool = True,
 ) -> Exported:
-    """Write one file of a job's records.
-
-    Args:
-        kind: one of `EXPORTS`.
-        files: the job's.
-        folder: where the file is written.
-        manifest: the job's; its id and model go into Vectorize's ids and metadata.
-        columns: whether a table's own columns are written too.
-    """
+    """Write one file of a job's records."""
     batches = record_batches(files, columns=columns and kind != VECTORIZE)
     path = folder / EXPORTS[kind]
     partial = path.with_name(f"{path.name}.part")

@@ -62,13 +62,7 @@ def find_job(stack: Stack, name: str) -> Job:
 
 
 def wait_for_job(stack: Stack, name: str, timeout: float | None = None) -> Job:
-    """Find the job that a name means; wait a minute for one whose id is that young.
-
-    Args:
-        stack: the stack.
-        name: of the job.
-        timeout: seconds after which to give up, if these are fewer.
-    """
+    """Find the job that a name means; wait a minute for one whose id is that young."""
     ends = end_of(timeout)
     while True:
         try:

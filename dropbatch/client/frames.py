@@ -161,10 +161,6 @@ def csv_chunks(table: Table, template: str = "") -> tuple[Iterator[bytes], list[
 
     Null and NaN are the empty cell. A null of an only column would be a blank line, which is no
     row; it is written as "".
-
-    Args:
-        table: the table.
-        template: the option, which names columns; empty if it is not given here.
     """
     pa = pyarrow()
     names = [one for one in table.schema.names if not one.startswith("__index_level_")]

@@ -141,12 +141,7 @@ def merged_files(job: Job) -> Iterator[ResultFiles]:
 
 
 def merge_retries(job: Job, folder: Path) -> Merged:
-    """Write a job's output with the answers of its retries.
-
-    Args:
-        job: its files are in the folder.
-        folder: where the merged output is written.
-    """
+    """Write a job's output with the answers of its retries."""
     first = _fetch(job, folder)
     if first is None:
         raise NotFound(f"Job {job.id} has no output.")
@@ -214,12 +209,7 @@ class Merging:
     """The newest answers for a job's failed records."""
 
     def __init__(self, first: Files, scratch: Path) -> None:
-        """Read which records of the job failed.
-
-        Args:
-            first: the job.
-            scratch: a folder for the database.
-        """
+        """Read which records of the job failed."""
         self.merged = Merged(first.output.with_name(merged_name(first.output.name)), first.format)
         self._first = first
         self._retry_lines = {first.job_id: first.retry_lines}
@@ -235,9 +225,7 @@ class Merging:
     def add(self, retry: Files, parent: str) -> None:
         """Take a retry's answers. Call this for older retries first.
 
-        Args:
-            retry: the retry.
-            parent: id of the job whose records it tried again.
+        Call this for older retries first.
         """
         if problem := self._mismatch(retry, parent):
             self.merged.skipped.append(Skipped(retry.job_id, 0, problem))

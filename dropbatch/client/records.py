@@ -100,12 +100,7 @@ class ResultFiles(NamedTuple):
 def files_of(
     manifest: dict[str, Any], blocks: Callable[[dict[str, Any]], Iterable[bytes]]
 ) -> ResultFiles:
-    """A job's files.
-
-    Args:
-        manifest: the job's.
-        blocks: returns the blocks of one of its files.
-    """
+    """A job's files."""
     entries = {entry["kind"]: entry for entry in manifest["files"]}
     if "output" not in entries:
         raise NotFound(f"Job {manifest['job_id']} has no output.")

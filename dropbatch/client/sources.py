@@ -74,11 +74,7 @@ def open_source(
 ) -> Source:
     """Open what a user submits.
 
-    Args:
-        source: a path (of a file, a named pipe, a Parquet or Arrow file); a binary stream; an
-            iterable of records or of texts; or a frame: anything with Arrow's stream interface,
-            such as a DataFrame of pandas or polars, or a Table; or a series of texts.
-        template: the option, if it is given: which columns of a table are needed.
+    What it may be, `Client.submit` says.
     """
     named = template if isinstance(template, str) else ""
     if isinstance(source, str) or hasattr(source, "__fspath__"):
@@ -347,14 +343,7 @@ def _series_table(series: Any) -> Table:  # noqa: ANN401
 def table_source(
     table: Table, name: str, template: str, metadata: Mapping[str, str] | None = None
 ) -> Source:
-    """A table as a CSV upload.
-
-    Args:
-        table: the table.
-        name: of the upload, if it has no other.
-        template: the option, if it is given.
-        metadata: its own, if it lies in S3.
-    """
+    """A table as a CSV upload."""
     chunks, notes = csv_chunks(table, template)
     return Source(
         name, stream_of(chunks), None, _TABLE, metadata=metadata or {}, notes=tuple(notes)

@@ -74,13 +74,7 @@ class Stack:
             return self._made[name]
 
     def ask(self, operation: str, key: str, **more: str) -> dict[str, Any] | None:
-        """S3's answer to a read of an object of the bucket; None if the object does not exist.
-
-        Args:
-            operation: `get_object` or `head_object`.
-            key: of the object.
-            more: of the call; another bucket, too.
-        """
+        """S3's answer to a read of an object of the bucket; None if the object does not exist."""
         from botocore.exceptions import ClientError
 
         with aws.explained():
@@ -226,14 +220,7 @@ def head_of(answer: Mapping[str, Any]) -> ObjectHead:
 
 
 def blocks(s3: Any, place: Mapping[str, str], size: int, start: int = 0) -> Iterator[bytes]:  # noqa: ANN401
-    """The bytes of an object; read on where a connection was cut off.
-
-    Args:
-        s3: the client.
-        place: bucket, key, and what else S3 is to be asked with, such as `IfMatch`.
-        size: where to end, or where the object ends before.
-        start: where to begin.
-    """
+    """The bytes of an object; read on where a connection was cut off."""
     from botocore.exceptions import ClientError
 
     held = start
@@ -298,13 +285,7 @@ class _ObjectFile(io.RawIOBase):
 
 
 def pages_of(stack: Stack, prefix: str, after: str = "") -> Iterator[list[dict[str, Any]]]:
-    """The objects of the bucket under a prefix, a page of a listing at a time.
-
-    Args:
-        stack: the stack.
-        prefix: of their keys.
-        after: they come after this key.
-    """
+    """The objects of the bucket under a prefix, a page of a listing at a time."""
     where = {"Bucket": stack.bucket, "Prefix": prefix} | ({"StartAfter": after} if after else {})
     pages = iter(stack.s3.get_paginator("list_objects_v2").paginate(**where))
     while True:

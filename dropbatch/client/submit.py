@@ -150,11 +150,7 @@ class Submission:
             return [f"{path}: {error} It is sent, {why}."]
 
     def send(self, progress: Callable[[int], None] = lambda _: None) -> Job:
-        """Send it; return its job.
-
-        Args:
-            progress: called with each number of bytes sent, from several threads.
-        """
+        """Send it; return its job."""
         if self.in_place:
             return self._start(progress)
         opened = self.open()
@@ -226,15 +222,7 @@ class _Beginning:
 def prepare(
     stack: Stack, source: object, name: str | None, options: Mapping[str, object]
 ) -> Submission:
-    """Open a source; nothing is sent.
-
-    Args:
-        stack: where it is to go.
-        source: as for `Client.submit`.
-        name: as for `Client.submit`.
-        options: as for `Client.submit`; None for one that is not set. With any, what lies in the
-            source bucket is copied.
-    """
+    """Open a source; nothing is sent."""
     given = {one: value for one, value in options.items() if value is not None}
     template = next((given[one] for one in given if option_name(one) == "template"), None)
     opened = _open(stack, source, template)
@@ -278,14 +266,10 @@ def find_existing(
 
     A listing a page, and a call for each that may be the same.
 
-    Args:
-        stack: the stack.
-        submissions: what is to be sent. What can be read once is always sent: nothing of it would
-            be left. What the stack reads where it lies is never sent.
-        since: uploads that are older do not count.
-
     Returns:
         The newest version of each that the bucket holds, by key.
+
+    What can be read once is always sent: nothing of it would be left.
     """
     by_key = {one.key: one for one in submissions if one.opens_again and not one.in_place}
 

@@ -85,23 +85,13 @@ class Uploaded:
         return names.upload_path(self.key)
 
     def job_id(self, bucket: str, choice: int = 0) -> str:
-        """The id of its job.
-
-        Args:
-            bucket: the stack's.
-            choice: 0 unless another upload has that id.
-        """
+        """The id of its job."""
         place = self.bucket or bucket, self.object_key or self.key
         return names.job_id(*place, self.version, self.etag, self.modified, choice)
 
 
 def upload_key(name: str | None, own: str) -> str:
-    """The key of an upload.
-
-    Args:
-        name: its path; if it ends in a slash, the folder; None for its own name.
-        own: its own name.
-    """
+    """The key of an upload."""
     path = own if name is None else name + own if name.endswith("/") else name
     try:
         path.encode()
@@ -127,12 +117,7 @@ def upload(
 ) -> Uploaded:
     """Upload a stream. Holds a few parts in memory, whatever its size.
 
-    Args:
-        stack: the stack.
-        stream: read to its end; may be a pipe.
-        key: of the object.
-        metadata: of the object, see `dropbatch.core.options.metadata_of`.
-        progress: called with each number of bytes sent, from several threads.
+    The stream may be a pipe. Progress is called from several threads.
     """
     place = {"Bucket": stack.bucket, "Key": key}
     with aws.explained():
@@ -225,14 +210,7 @@ def copy(
 
     The new one exists only when it is whole.
 
-    Args:
-        stack: the stack.
-        source: bucket, key and, for one of its versions, `VersionId` of what is copied.
-        size: of it, in bytes.
-        key: of the new object.
-        metadata: of the new object.
-        progress: called with each number of bytes copied, from several threads.
-        etag: that the source must have, also when its last part is copied; empty for any.
+    An `etag` is what the source must have, also when its last part is copied.
     """
     from botocore.exceptions import ClientError
 
