@@ -11,7 +11,7 @@ import math
 import os
 import secrets
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import chain, islice
@@ -56,6 +56,7 @@ class Source:
         etag: of an object in S3 that has no version.
         metadata: its own, if it lies in S3.
         notes: what of it is not sent.
+        digest: the ETag of an object in S3.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Source:
     etag: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    digest: str = ""
 
 
 def open_source(
@@ -406,10 +408,17 @@ def open_stored(stack: Stack, url: str, template: str) -> Source:
         except UsageError as error:
             error.source = url
             raise
-        return table_source(table, stored_name(url), template, head.metadata)
+        made = table_source(table, stored_name(url), template, head.metadata)
+        return replace(made, digest=head.etag)
     stream = stream_of(blocks(stack.s3, pinned, head.size))
     return Source(
-        stored_name(url), stream, head.size, stored=place, etag=etag, metadata=head.metadata
+        stored_name(url),
+        stream,
+        head.size,
+        stored=place,
+        etag=etag,
+        metadata=head.metadata,
+        digest=head.etag,
     )
 
 

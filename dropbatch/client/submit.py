@@ -90,7 +90,7 @@ class Submission:
         if not self.opens_again:
             return ""
         if is_stored(self.source):
-            return find_object(self.stack, str(self.source))[1].etag
+            return self.open().digest
         path = Path(str(self.source))
         try:
             with path.open("rb") as file:
@@ -278,8 +278,9 @@ def find_existing(
         if answer is None:
             return None
         found = uploaded_of(key, answer)
-        is_same = found.modified >= since and found.metadata == by_key[key].stored_metadata
-        return found if is_same else None
+        wanted = by_key[key].stored_metadata
+        by_key[key].release()
+        return found if found.modified >= since and found.metadata == wanted else None
 
     listed = _listed(stack, by_key, since)
     return {key: found for key, found in at_once(same, listed, READS_AT_ONCE) if found}
