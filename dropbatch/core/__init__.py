@@ -1,4 +1,1 @@
-"""The rules that the library and the functions share: keys, options, records, formats, prices.
-
-They call no service.
-"""
+"""The rules that the library and the functions share: names, options, records, formats, prices."""

@@ -1,10 +1,7 @@
-"""What is known about Cloudflare's models.
-
-Task, request shape, limits and prices, from `models.json`.
+"""What is known about Cloudflare's models: task, shape, limits and prices, from `models.json`.
 
 A model that is not listed by its id gets the facts of its family: the first one whose word is in
 its name, or whose prefix its id has. Facts without a source are not in the file, and unknown here.
-Pure, apart from reading that file once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How an upload is cut, and a place in it.
-
-Every run cuts by the same plan, and continues at such a place.
-"""
+"""How an upload is cut, decided from its options and first bytes, and a place in it. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the API answered to one request, whatever the model's shape.
-
-A text, tool calls, embeddings, tokens.
+"""What the API answered to one request: a text, tool calls, embeddings, tokens.
 
 Shapes: Workers AI's own (`response`, `translated_text`, `text`), chat and text completions
 (`choices`), Responses objects (`output`), and embeddings (`data`, or `response` of arrays). Nothing

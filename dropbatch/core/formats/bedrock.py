@@ -1,7 +1,4 @@
-"""Bedrock's batch files.
-
-`{"recordId"?, "modelInput"}` per line, and their answers in the shape of the input.
-"""
+"""Bedrock's batch files: `{"recordId"?, "modelInput"}` per line, answered in the input's shape."""
 
 from __future__ import annotations
 

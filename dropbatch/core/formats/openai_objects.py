@@ -1,9 +1,6 @@
-"""OpenAI's response objects, built from Workers AI's answers.
+"""OpenAI's response objects, valid for the types of its SDK, built from Workers AI's answers.
 
-Valid for the types of OpenAI's own SDK.
-
-Members that the API sends and OpenAI's types do not have are kept, such as a reasoning model's
-`reasoning_content`.
+Members that the API sends and OpenAI's types do not have are kept, such as `reasoning_content`.
 """
 
 from __future__ import annotations

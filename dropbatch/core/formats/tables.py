@@ -1,8 +1,7 @@
-"""CSV and TSV: a row is a record, the first row names the columns.
-
-Answers are added as three columns.
+"""CSV and TSV: a row is a record, the first row names the columns; answers are added as columns.
 
 The row itself is copied unchanged wherever possible, both to the output and to the retry file.
+Text files: a line is a record.
 """
 
 from __future__ import annotations

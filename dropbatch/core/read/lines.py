@@ -1,9 +1,7 @@
-"""Finds where records begin and end.
+"""Finds where records begin and end: lines, several at a time, and the elements of a document.
 
-Lines of JSON Lines, several at a time, and the elements of a document.
-
-A document is read at once, so it may have no more bytes than are looked at of any upload. Records
-are validated in `dropbatch.core.read.cut`. Pure: no S3, no batches.
+Byte for byte and with offsets, so that what is sent is what was written, and a cut resumes. A
+document is read at once: it has no more bytes than are looked at of any upload. Pure.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Finds the rows of CSV and TSV in a stream of blocks, with the exact bytes of each.
 
-Follows RFC 4180 and Python's `csv`: a quote counts only at the beginning of a field; inside quotes,
-a line feed belongs to the field, and two quotes are one. A row ends at a line feed; a carriage
-return before it is not part of the row. Memory is bounded: a row that is far too large for any
-request ends the reading.
+Python's `csv` gives no bytes, no offsets and no bounds, and a cut needs all three. Follows RFC 4180
+and `csv`: a quote counts only at the beginning of a field; inside quotes, a line feed belongs to
+the field, and two quotes are one. A row ends at a line feed; a carriage return before it is not
+part of the row. Memory is bounded: a row that is far too large ends the reading.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Unpacks stored bytes, a few MB at a time: plain, gzip (also of several members), zstd.
+"""Unpacks stored bytes, a few MB at a time, in flat memory: plain, gzip and zstd, of many members.
 
-Pure: no S3, no JSON.
+What was unpacked before damage is passed on first. Pure: no S3, no JSON.
 """
 
 from __future__ import annotations

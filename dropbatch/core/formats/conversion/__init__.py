@@ -1,4 +1,1 @@
-"""Other vendors' request bodies become Workers AI's.
-
-One table of members, then messages, tools and endpoints.
-"""
+"""Other vendors' request bodies become Workers AI's: members, then messages, tools, endpoints."""

@@ -1,9 +1,6 @@
-"""What becomes of each member that a request of another vendor has.
+"""What becomes of each member that a request of another vendor has: one table for all formats.
 
-Sent, renamed, unpacked, left out or refused.
-
-One table for all formats. Members that it does not list are sent as written. Ranges:
-`dropbatch.core.requests`.
+Members that it does not list are sent as written. Ranges: `dropbatch.core.requests`.
 """
 
 from __future__ import annotations

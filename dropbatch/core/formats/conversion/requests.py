@@ -1,9 +1,6 @@
-"""Converts other vendors' request bodies to Workers AI's.
+"""Converts other vendors' request bodies to Workers AI's, by the table in `members.py`.
 
-By the table in `dropbatch.core.formats.conversion.members`.
-
-Members that are not in the table are sent as written. Values that do not change are copied as
-bytes.
+Members that are not in the table are sent as written. Values that do not change are copied.
 """
 
 from __future__ import annotations
