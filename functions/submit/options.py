@@ -94,7 +94,6 @@ def resolve_options(
 
     Raises:
         UploadRefused: `bad_options`.
-        StorageError: S3 failed.
     """
     own = metadata_options(metadata)
     if retried:
@@ -105,11 +104,7 @@ def resolve_options(
 
 
 def find_retried(services: Services, metadata: Mapping[str, str]) -> Retried | None:
-    """The job that an upload retries; None if its metadata names none.
-
-    Raises:
-        StorageError: an AWS service failed.
-    """
+    """The job that an upload retries; None if its metadata names none."""
     given = next((value for name, value in metadata.items() if option_name(name) == RETRY_OF), "")
     job_id = names.named_job(unquote(given.strip()))
     found = _upload_of(services, job_id) if job_id else None
@@ -183,9 +178,6 @@ def pin_options(services: Services, upload_key: str, job_id: str, options: Optio
     """Write `options.json` once.
 
     Return the options in it, which another run of the same event may have written.
-
-    Raises:
-        StorageError: S3 failed.
     """
     key = names.result(upload_key, job_id, "options.json")
     if services.store.put_if_absent(key, encode_options(options), kind=JSON_TYPE):
@@ -194,11 +186,7 @@ def pin_options(services: Services, upload_key: str, job_id: str, options: Optio
 
 
 def keep_options(services: Services, job: Job, options: Options) -> None:
-    """Write `options.json` again, with what only the upload's content tells.
-
-    Raises:
-        StorageError: S3 failed.
-    """
+    """Write `options.json` again, with what only the upload's content tells."""
     services.store.put(
         names.result(job.upload.key, job.job_id, "options.json"),
         encode_options(options),
@@ -211,7 +199,6 @@ def pinned_options(services: Services, job: Job) -> Options:
 
     Raises:
         UploadRefused: `options_gone`.
-        StorageError: S3 failed.
     """
     return _read_options(services, names.result(job.upload.key, job.job_id, "options.json"))
 
@@ -260,7 +247,6 @@ def pin_plan(
     Raises:
         UploadRefused: the upload cannot be read, or its options do not fit it.
         LeaseLostError: another run has replaced this one, and may know other facts of the model.
-        StorageError: an AWS service failed.
     """
     if job.plan.form:
         return job
@@ -304,9 +290,6 @@ def reader_for(services: Services, job: Job) -> Reader | None:
     """The reader that converts the records of a job with a pinned plan.
 
     None if they are sent as written.
-
-    Raises:
-        StorageError: S3 failed.
     """
     if not job.plan.converts:
         return None

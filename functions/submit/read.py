@@ -281,7 +281,6 @@ def read_stored(
 
     Raises:
         UploadRefused: `source_gone`.
-        StorageError: S3 failed.
     """
     source = store if upload.source_key is None else store.in_bucket(upload.bucket)
 
@@ -330,7 +329,6 @@ def read_decompressed(
 
     Raises:
         UploadRefused: `source_gone` or `broken_archive`.
-        StorageError: S3 failed.
     """
     if plan.packing == "plain":
         for block in _watched(read_stored(store, upload, start, thread), start, watch):

@@ -73,7 +73,6 @@ def split(turn: Turn) -> None:
 
     Raises:
         LeaseLostError: another run has replaced this one.
-        StorageError: an AWS service failed.
     """
     services = turn.services
     # It may have been commanded before it existed.
@@ -280,20 +279,9 @@ def put_ahead(
 ) -> Iterator[StagedAhead | Checkpoint]:
     """Put the objects of batches, several at a time; yield the batches in order, once stored.
 
-    Places up to which only blank lines follow a batch are yielded after it.
-
-    Args:
-        store: the object store.
-        threads: put the objects. The caller owns them: a generator may be closed by the garbage
-            collector, which must not wait for threads.
-        job_id: the job.
-        number: of the first batch.
-        begin: where it begins: the end of the batch before it.
-        cuts: the batches, and places between them.
-
-    Raises:
-        UploadRefused: as `cuts` raised it, after the batches before it.
-        StorageError: as `cuts` raised it, likewise.
+    Places up to which only blank lines follow a batch are yielded after it; what `cuts` raises is
+    raised after the batches before it. The caller owns the threads: a generator may be closed by
+    the garbage collector, which must not wait for them.
     """
     waiting: deque[StagedAhead | Checkpoint] = deque()
     problem: Exception | None = None
@@ -395,9 +383,6 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
 
     A message has it submitted, if its slot has come and there is a call for it. Otherwise it is due
     then: slots follow at the rate of calls, so that jobs take turns.
-
-    Raises:
-        StorageError: an AWS service failed.
     """
     name, staged, now = f"{candidate.number:08d}", settle(services.store, candidate), services.now()
     ending = job.ending(now) if staged.sendable else NOTHING_TO_SEND

@@ -24,7 +24,7 @@ import msgspec
 
 from shared import keys
 from shared.api_messages import attach_api_message
-from shared.aws.queues import SubmitMessage, VisitMessage
+from shared.aws.queues import VisitMessage
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.expect import expect_events
 from shared.events.subscribe import subscribe
@@ -99,14 +99,8 @@ def submit_batch(
 ) -> None:
     """Advance one batch: submit it, or settle what an earlier run left.
 
-    Args:
-        invocation: this one.
-        job_id: the job.
-        number: the batch's number.
-        due_at: when it was due as its message was sent, Unix seconds; None: whenever it is.
-
-    Raises:
-        StorageError: an AWS service failed; the batch is due again at its `due_at`.
+    `due_at` is when it was due as its message was sent; None: whenever it is. If an AWS service
+    fails, the batch is due again at its own.
     """
     services, now = invocation.services, invocation.services.now()
     batch, job = services.ledger.batch(job_id, number), services.ledger.job(job_id)
@@ -167,11 +161,7 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
 
 
 def _is_unreachable(services: Services, pause: Pause) -> bool:
-    """Whether a probe of an outage would only be one more submit of unknown outcome.
-
-    An API that does not answer the free call would not answer a submit either. If the budget has no
-    call left for that one, the submit is the probe.
-    """
+    """Whether a probe would be one more ambiguous submit: even the free call gets no answer."""
     is_outage = pause.reason is PauseReason.OUTAGE
     return is_outage and token_state(services) is TokenState.UNKNOWN
 
@@ -201,10 +191,7 @@ class _Submit:
     """One submit of a batch.
 
     Attributes:
-        invocation: the one that submits, or recovers.
-        job: the batch's job.
         batch: as it was read; once claimed, as the claim wrote it.
-        permit: the budget's.
         first_poll: seconds from the acceptance to the first poll.
         body: what is sent.
     """
@@ -298,12 +285,8 @@ class _Submit:
             self._leave_receipt(submission)
             return
         count("BatchesAccepted")
-        logger.info(
-            "batch accepted",
-            **batch_log_fields(taken),
-            attempt=taken.attempt,
-            requests=taken.records.requests,
-        )
+        fields, requests = batch_log_fields(taken), taken.records.requests
+        logger.info("batch accepted", **fields, attempt=taken.attempt, requests=requests)
         expect_events(self.services, self.job, self.batch.number, submission)
 
     def recover(self) -> Batch | None:
@@ -345,12 +328,7 @@ class _Submit:
         The outage pause begins, or goes on: while it lasts, one batch at a time is tried, and this
         one after all that are due before it.
 
-        Args:
-            since: since when the API has not answered, Unix seconds.
-            code: what the API said, for the user.
-
-        Returns:
-            The batch as it is then.
+        `since` is since when the API has not answered, `code` what it said, for the user.
         """
         services, batch, now = self.services, self.batch, self.services.now()
         services.budget.pause(PauseReason.OUTAGE, since, code, self.permit)
@@ -416,10 +394,8 @@ class _Submit:
 
     def _is_told_before(self, kind: str) -> bool:
         """Whether an earlier submit of the batch was answered likewise, some seconds ago."""
-        doubt, now = self.batch.doubt, self.services.now()
-        return (
-            doubt is not None and doubt.kind == kind and now - doubt.since >= WITHDRAWN_SECONDS / 2
-        )
+        doubt, before = self.batch.doubt, self.services.now() - WITHDRAWN_SECONDS / 2
+        return doubt is not None and doubt.kind == kind and doubt.since <= before
 
     def _end_job(self, code: int) -> None:
         """End a batch and its job, because the account may not use the model."""
@@ -441,12 +417,11 @@ class _Submit:
         Some models take no member that their schema does not name. Answers are joined by id, and
         the user's references are in the index.
         """
-        services, batch = self.services, self.batch
+        ledger = self.services.ledger
         if self.job.without_references or not is_refused_for_references(reply):
             return False
-        services.ledger.leave_out_references(self.job)
-        if services.ledger.refuse(batch, services.now()):
-            services.queues.send(SubmitMessage(batch.job_id, batch.number))
+        ledger.leave_out_references(self.job)
+        ledger.refuse(self.batch, self.services.now())
         return True
 
     def _isolate_or_end(self, code: int | None, message: str) -> None:

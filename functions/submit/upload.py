@@ -235,7 +235,6 @@ def show_denied_event(
 
     Raises:
         UploadDeniedError: the event is to be tried again.
-        StorageError: S3 failed.
     """
     now = services.now()
     age = now - (event.at or now)

@@ -371,9 +371,6 @@ def classify_rejection(
         batch: the batch.
         reply: the error.
         polling: whether the call was a poll.
-
-    Raises:
-        StorageError: DynamoDB failed.
     """
     verdict = classify_poll_error(reply) if polling else classify_submit_error(reply)
     if verdict is not ErrorClass.CHECK_TOKEN:
@@ -399,9 +396,6 @@ def token_state(services: Services) -> TokenState | None:
     """Whether the token may use the account, by the free call.
 
     None if the rate budget has no call left for it.
-
-    Raises:
-        StorageError: DynamoDB failed.
     """
     if not services.budget.permit_check(services.now()):
         return None

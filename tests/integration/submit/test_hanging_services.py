@@ -144,7 +144,7 @@ def test_recovered_table_gets_request_id(begin, ends, monkeypatch):
         return outcome
 
     services.ledger.accept = accept
-    monkeypatch.setattr(send._Submit, "_note_acceptance", lambda *_: asked.append("soon"))
+    monkeypatch.setattr(send, "expect_events", lambda *_: asked.append("soon"))
 
     send._Submit(Invocation(services, ends), JOB, BATCH, Permit(), 5.0).record("id-1")
 
