@@ -36,7 +36,7 @@ from dropbatch.core.plan import FIRST_BATCH_RECORDS
 from functions.poll.clean import CLEAN_AFTER_SECONDS
 from local.template import default, properties, template
 from local.workers_ai import Behaviour
-from shared.ledger.item_keys import LIFE_SECONDS
+from shared.ledger.due import LIFE_SECONDS
 from tests.simulation.cloudflare.events import Events
 from tests.simulation.worlds.world import simulated
 

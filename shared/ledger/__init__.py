@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from shared.aws.dynamodb import ConditionFailedError
 from shared.ledger.batches import Batches
-from shared.ledger.due import DueItems
-from shared.ledger.item_keys import DueEntry
+from shared.ledger.due import DueEntry, DueItems
 from shared.ledger.jobs import Jobs, still_leased
 
 __all__ = ["ConditionFailedError", "DueEntry", "Ledger", "still_leased"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shared.aws.attribute_values import attributes, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table
 from shared.errors import InvariantError, UnreadableItemError
-from shared.ledger.item_keys import LIFE_SECONDS, batch_key
+from shared.ledger.due import LIFE_SECONDS, batch_key
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Part, Submission
 
 if TYPE_CHECKING:

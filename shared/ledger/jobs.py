@@ -9,7 +9,7 @@ from dropbatch.core.names import SCHEMA, JobState
 from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.aws.dynamodb import ABSENT, AtMost, SameMembers, Table, call_dynamodb
 from shared.errors import LeaseLostError, UnreadableItemError
-from shared.ledger.item_keys import LIFE_SECONDS, job_key
+from shared.ledger.due import LIFE_SECONDS, job_key
 from shared.models import (
     DueKind,
     ErrorDetail,

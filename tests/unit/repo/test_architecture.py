@@ -57,7 +57,7 @@ PURE = (
     *("dropbatch.core", "shared.models"),
     *("functions.poll.join", "functions.poll.join_originals"),
     *("functions.poll.manifest", "functions.poll.running_sha256"),
-    *("shared.aws.attribute_values", "shared.aws.object_events", "shared.ledger.item_keys"),
+    *("shared.aws.attribute_values", "shared.aws.object_events"),
     *("shared.errors", "shared.settings", "shared.staged_batch"),
     *("shared.workers_ai.error_codes", "shared.workers_ai.results"),
 )

@@ -26,7 +26,7 @@ from local.template import defaults, properties, template
 from local.workers_ai import Behaviour
 from local.workers_ai import worker as stand_in
 from shared.aws.queues import MAX_HOPS
-from shared.ledger.item_keys import LIFE_SECONDS
+from shared.ledger.due import LIFE_SECONDS
 from shared.models import MAX_JOB_SECONDS
 from shared.retry import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.settings import MAX_CALLS

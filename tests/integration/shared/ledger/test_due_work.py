@@ -6,7 +6,7 @@ import pytest
 
 from dropbatch.core.names import JobState
 from shared.ledger import Ledger
-from shared.ledger.item_keys import DueEntry
+from shared.ledger.due import DueEntry
 from shared.models import DueKind, JobControl, Submission
 from tests.support.doubles.ledger_items import JOB, READY, REASON, OneItem, T
 

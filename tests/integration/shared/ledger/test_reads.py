@@ -11,7 +11,7 @@ import pytest
 from dropbatch.core.names import JobState
 from shared.errors import UnreadableItemError
 from shared.ledger import Ledger
-from shared.ledger.item_keys import DueEntry
+from shared.ledger.due import DueEntry
 from shared.ledger.jobs import READ_TRIES
 from shared.models import BatchState, DueKind
 from tests.support.doubles.ledger_items import BATCH, JOB, M2M, READY, SUBMITTING, OneItem, T

@@ -8,7 +8,7 @@ from dropbatch.core.names import JobState
 from shared.aws.attribute_values import attribute, attributes, defaults_of, plain
 from shared.errors import InvariantError
 from shared.ledger import Ledger
-from shared.ledger.item_keys import LIFE_SECONDS, DueEntry
+from shared.ledger.due import LIFE_SECONDS, DueEntry
 from shared.models import (
     BatchState,
     Doubt,
