@@ -225,7 +225,7 @@ def newest_jobs(stack: Stack, name: str) -> Iterator[Job | Error]:
     newest: Job | None = None
     for job in _under(stack, prefix):
         if isinstance(job, str):
-            if matches(job) and (error := _told(stack, job)):
+            if matches(job) and (error := _notice_of(stack, job)):
                 yield error
             continue
         if newest and newest.path != job.path and matches(newest.path):
@@ -235,7 +235,7 @@ def newest_jobs(stack: Stack, name: str) -> Iterator[Job | Error]:
         yield newest
 
 
-def _told(stack: Stack, path: str) -> Error | None:
+def _notice_of(stack: Stack, path: str) -> Error | None:
     """What the notice of an upload tells; None if it got its job since."""
     try:
         notice = stack.read_json(names.denied_notice(names.INBOX + path))

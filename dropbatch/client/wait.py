@@ -57,7 +57,6 @@ def each_over(
     progress: Progress | None = None,
     timeout: float | None = None,
     go_on: str = "Wait for it, or cancel it.",
-    ends: float | None = None,
 ) -> Iterator[tuple[Job, Found]]:
     """Show jobs until all are over; yield each with its manifest when it is, or why it has none.
 
@@ -66,14 +65,12 @@ def each_over(
         progress: where they are shown.
         timeout: seconds after which to give up.
         go_on: what to do after an interruption, for its message.
-        ends: when to give up, if the time limit has begun before, as `end_of` says.
     """
     watch = Watch(jobs)
     total = Total(len(jobs)) if watch.is_many else None
-    ends = end_of(timeout) if ends is None else ends
-    pause = MIN_READ_SECONDS
+    ends, pause = end_of(timeout), MIN_READ_SECONDS
     try:
-        while watch.left:
+        while watch.unfinished:
             waiting = None
             try:
                 for job, found in watch.look():
@@ -84,10 +81,11 @@ def each_over(
                 waiting = {"code": "connection_lost", "message": f"{error} It is tried again."}
             if progress:
                 progress.show(watch.shown(waiting), total.status(waiting) if total else None)
-            if not watch.left:
+            if not watch.unfinished:
                 return
             if time.monotonic() >= ends:
-                raise TimedOut(f"{_not_over(jobs, len(watch.left))} after {timeout:g} seconds.")
+                which = _not_over(jobs, len(watch.unfinished))
+                raise TimedOut(f"{which} after {timeout:g} seconds.")
             _sleep(min(pause, max(ends - time.monotonic(), 0.0)), progress)
             pause = min(pause * 1.1, MAX_READ_SECONDS)
     except KeyboardInterrupt:
@@ -98,19 +96,19 @@ class Watch:
     """Jobs of one stack until all are over.
 
     Attributes:
-        left: those that are not over, by the folders of their results.
+        unfinished: those that are not over, by the folders of their results.
         is_many: whether they are shown as a total, and some of them by path.
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         """Nothing is read yet."""
-        self.left = {job.folder: job for job in jobs}
+        self.unfinished = {job.folder: job for job in jobs}
         self._stack: Any = jobs[0].stack if jobs else None
         self.is_many = len(jobs) > FEW_JOBS
         self._lists = self.is_many
         self._statuses: dict[str, dict[str, Any]] = {}
         self._etags: dict[str, str] = {}
-        self._seen = dict.fromkeys(self.left, time.monotonic())
+        self._seen = dict.fromkeys(self.unfinished, time.monotonic())
         self._exist = set[str]()
         self._broken: dict[str, Error] = {}
         self._grew = time.monotonic()
@@ -127,7 +125,7 @@ class Watch:
         """
         more = {"waiting_for": waiting} if waiting and not self.is_many else {}
         return {
-            self._names[folder]: status | (more if folder in self.left else {})
+            self._names[folder]: status | (more if folder in self.unfinished else {})
             for folder, status in self._statuses.items()
         }
 
@@ -138,14 +136,16 @@ class Watch:
             self._grew = time.monotonic()
         self._exist |= exist
         self._seen |= dict.fromkeys(exist, time.monotonic())
-        self.left |= {folder: replace(self.left[folder], uploaded=None) for folder in exist}
+        self.unfinished |= {
+            folder: replace(self.unfinished[folder], uploaded=None) for folder in exist
+        }
         yield from self._ended(over)
         yield from self._missing(exist)
 
     def _read(self) -> tuple[set[str], set[str]]:
         """Folders with a status, and those that may have a manifest. Reads each job's status."""
         exist, over = set[str](), set[str]()
-        for folder, status in self._read_files("status.json", self.left):
+        for folder, status in self._read_files("status.json", self.unfinished):
             if status is not None:
                 exist.add(folder)
             self._note(folder, status)
@@ -153,27 +153,27 @@ class Watch:
             if not isinstance(status, dict) or _may_be_over(status):
                 over.add(folder)
         if self.is_many:
-            self._show_only(sorted(exist, key=lambda one: self.left[one].id)[:SHOWN_JOBS])
+            self._show_only(sorted(exist, key=lambda one: self.unfinished[one].id)[:SHOWN_JOBS])
         return exist, over
 
     def _listed(self) -> tuple[set[str], set[str]]:
         """The same by a listing; reads the progress of some."""
         over, etags, pages = set[str](), dict[str, str](), 0
-        first, last = min(self.left), max(self.left)
+        first, last = min(self.unfinished), max(self.unfinished)
         prefix = common_prefix(first, last).rpartition("/")[0] + "/"
         for page in pages_of(self._stack, prefix, first):
             pages += 1
             for entry in page:
                 place, _, name = entry["Key"].rpartition("/")
                 folder = f"{place}/"
-                if folder in self.left and name == "manifest.json":
+                if folder in self.unfinished and name == "manifest.json":
                     over.add(folder)
-                elif folder in self.left and name == "status.json":
+                elif folder in self.unfinished and name == "status.json":
                     etags[folder] = entry["ETag"]
             if page and page[-1]["Key"] > f"{last}\uffff":
                 break
-        self._lists = pages <= max(MIN_PAGES, len(self.left))
-        unfinished = sorted(etags.keys() - over, key=lambda one: self.left[one].id)
+        self._lists = pages <= max(MIN_PAGES, len(self.unfinished))
+        unfinished = sorted(etags.keys() - over, key=lambda one: self.unfinished[one].id)
         self._show_only(unfinished[:SHOWN_JOBS])
         changed = [one for one in unfinished[:SHOWN_JOBS] if self._etags.get(one) != etags[one]]
         for folder, status in self._read_files("status.json", changed):
@@ -212,7 +212,7 @@ class Watch:
             elif error := self._broken.pop(folder, None):
                 yield self._over(folder, error)
             elif self._state_of(folder) in FINAL_JOB_STATES:
-                yield self._over(folder, _deleted(self.left[folder]))
+                yield self._over(folder, _deleted(self.unfinished[folder]))
 
     def _over(self, folder: str, found: Found) -> tuple[Job, Found]:
         if self.is_many:
@@ -220,20 +220,20 @@ class Watch:
         elif isinstance(found, dict):
             over = {"state": found["state"], "counts": found["counts"], "fraction_done": 1.0}
             self._statuses[folder] |= over | {"waiting_for": None, "pending": None}
-        return self.left.pop(folder), found
+        return self.unfinished.pop(folder), found
 
     def _missing(self, exist: set[str]) -> Iterator[tuple[Job, Error]]:
         """Look for jobs without files: another upload may have the id, or they are deleted."""
         now = time.monotonic()
         absent = [
             folder
-            for folder, job in self.left.items()
+            for folder, job in self.unfinished.items()
             if folder not in exist and (not self.is_many or now > self._patience(folder, job))
         ]
         for folder, found in at_once(lambda one: self._resolved(one, now), absent, READS_AT_ONCE):
             if isinstance(found, Error):
                 self._statuses.pop(folder, None)
-                yield self.left.pop(folder), found
+                yield self.unfinished.pop(folder), found
             elif found and found.folder != folder:
                 self._replace(folder, found)
 
@@ -243,7 +243,7 @@ class Watch:
 
     def _resolved(self, folder: str, now: float) -> Job | Error | None:
         """The job if it exists or may come, or why it is given up."""
-        job = self.left[folder]
+        job = self.unfinished[folder]
         is_late = now >= self._patience(folder, job)
         if job.uploaded is None:
             return _deleted(job) if is_late else None
@@ -266,8 +266,8 @@ class Watch:
 
     def _replace(self, folder: str, job: Job) -> None:
         """Watch a job in its own folder."""
-        del self.left[folder]
-        self.left[job.folder] = job
+        del self.unfinished[folder]
+        self.unfinished[job.folder] = job
         self._names[job.folder] = self._names[folder] if self.is_many else job.id
         self._seen[job.folder] = self._grew = time.monotonic()
         if status := self._statuses.pop(folder, None):
