@@ -5,19 +5,18 @@ Adapters translate the errors of foreign systems; the code above them sees only 
     DropbatchError
     ├── PermanentError              a retry changes nothing
     │   ├── ConfigurationError      the operator's fault: the message names every bad variable
-    │   └── InvariantError          Dropbatch's fault: the ledger contradicts itself; raise an alarm, do not finish
+    │   └── InvariantError          Dropbatch's fault: the ledger contradicts itself; an alarm
     │       └── UnreadableItemError an item does not match its schema
-    └── RetryableError              nobody's fault: a service did not answer; the message or the schedule tries again
-        ├── UploadDeniedError       S3 does not hand out an upload; tried for a day, and shown to its user
-        ├── StorageError            S3, DynamoDB, SQS or Secrets Manager rejected the call or the connection failed
+    └── RetryableError              nobody's fault: a service did not answer; tried again
+        ├── UploadDeniedError       S3 does not hand out an upload; tried for a day
+        ├── StorageError            an AWS service rejected the call, or did not answer
         │   ├── ObjectNotFoundError nothing is stored under the key
         │   ├── RefusedError        AWS refuses the call, and will until somebody changes something
         │   └── WriteConflictError  two conditional writes of one object collided
         └── LeaseLostError          another invocation works on the item now; stop
 
 A fault of the user's upload is `dropbatch.errors.UploadRefused`. A reply of the Workers AI API is a
-value, not an
-exception: see `shared.workers_ai.replies` and `.error_codes`.
+value, not an exception: see `shared.workers_ai.replies` and `.error_codes`.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType
 
 from shared.errors import UploadDeniedError
+from shared.retry import CLAIMS_BEFORE_ALARM
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -139,3 +140,10 @@ class LoggingBatchProcessor(BatchProcessor):
         )
         count("Errors")
         return super().failure_handler(record, exception)
+
+
+def report_stuck(claims: int, job_id: str, number: str = "") -> None:
+    """Log and count an item that is claimed again and again without progress."""
+    if claims > CLAIMS_BEFORE_ALARM:
+        logger.error("item keeps failing", job_id=job_id, number=number, claims=claims)
+        count("StuckItems")

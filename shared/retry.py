@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import random
 
-from shared.observability import count, logger
-
 FIRST_SUBMIT_SECONDS, MAX_SUBMIT_SECONDS = 10.0, 900.0
 """Seconds between two submits of a batch that was rejected through no fault of its own."""
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 5.0, 900.0
@@ -94,10 +92,3 @@ def retry_seconds(claims: int) -> float:
     Before anything was sent.
     """
     return claim_seconds(claims, exponential(FIRST_RETRY_SECONDS, claims, MAX_RETRY_SECONDS))
-
-
-def report_stuck(claims: int, job_id: str, number: str = "") -> None:
-    """Log and count an item that is claimed again and again without progress."""
-    if claims > CLAIMS_BEFORE_ALARM:
-        logger.error("item keeps failing", job_id=job_id, number=number, claims=claims)
-        count("StuckItems")

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from shared.errors import StorageError, UnreadableItemError
-from shared.observability import count, count_broken_law, logger
-from shared.retry import MAX_CLAIMS, claim_seconds, report_stuck
+from shared.observability import count, count_broken_law, logger, report_stuck
+from shared.retry import MAX_CLAIMS, claim_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

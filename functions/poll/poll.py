@@ -27,9 +27,9 @@ from shared.models import (
     Job,
     Submission,
 )
-from shared.observability import batch_log_fields, count, logger
+from shared.observability import batch_log_fields, count, logger, report_stuck
 from shared.pacing.waits import clear_failing, show_denied
-from shared.retry import MAX_CLAIMS, claim_seconds, report_stuck, retry_seconds
+from shared.retry import MAX_CLAIMS, claim_seconds, retry_seconds
 from shared.workers_ai.error_codes import ErrorClass, classify_rejection
 from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected, Reply
 from shared.workers_ai.results import Answer, parse_answer

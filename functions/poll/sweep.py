@@ -3,8 +3,8 @@
 | the job | its batches |
 | --- | --- |
 | is cancelled at once, or its account is gone | all end |
-| has an error, is past its deadline, is cancelled | those that were never accepted end, without a token or a slot |
-| is paused | those that wait to be submitted are postponed by a day, so that they hide no other job's |
+| has an error, is past its deadline, is cancelled | those never accepted end, without a call |
+| is paused | those that wait to be submitted are put off by a day: they hide no other job's |
 | was resumed | they get slots again, at the submit rate; the next page follows the last of these |
 | has batches that split created only to end them | these end |
 

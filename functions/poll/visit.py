@@ -28,7 +28,7 @@ from shared.errors import (
 from shared.job_control import follow_job_control
 from shared.job_status import build_status, status_digest, write_status
 from shared.models import TOO_OLD_CODE, DueKind, ErrorDetail, Job
-from shared.observability import count, logger
+from shared.observability import count, logger, report_stuck
 from shared.pacing import cost
 from shared.pacing.account import account_fault, watch_account
 from shared.pacing.waits import report_long_wait, show_denied, waiting_for
@@ -37,7 +37,6 @@ from shared.retry import (
     MAX_CLAIMS,
     claim_seconds,
     exponential,
-    report_stuck,
     retry_seconds,
 )
 

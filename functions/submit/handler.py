@@ -23,9 +23,9 @@ from shared.aws.object_events import parse_notification
 from shared.aws.queues import SplitMessage, SubmitMessage, decode_message
 from shared.bootstrap import build_in_init, services
 from shared.errors import RefusedError, StorageError, UploadDeniedError
-from shared.observability import LoggingBatchProcessor, logger, metrics
+from shared.observability import LoggingBatchProcessor, logger, metrics, report_stuck
 from shared.pacing.waits import show_denied
-from shared.retry import report_stuck, retry_seconds
+from shared.retry import retry_seconds
 from shared.services import Invocation
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from dropbatch.core.read.unpack import decompress
 from functions.submit.options import pin_plan, reader_for
 from functions.submit.upload import TURN_LEASE_SECONDS, wait_or_fail
 from shared.errors import LeaseLostError, StorageError, UploadDeniedError
-from shared.observability import logger
+from shared.observability import logger, report_stuck
 from shared.pacing.waits import show_denied
-from shared.retry import CLAIMS_BEFORE_ALARM, claim_seconds, report_stuck, retry_seconds
+from shared.retry import CLAIMS_BEFORE_ALARM, claim_seconds, retry_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -44,10 +44,7 @@ BLOCK_BYTES = 4 << 20
 """Bytes read at a time when an object is copied through this process."""
 
 MAX_PARALLEL_READS = 8
-"""Sections fetched at the same time.
-
-S3 takes tens of milliseconds to the first byte, however small the section is.
-"""
+"""Sections fetched at the same time: S3 takes tens of milliseconds to the first byte."""
 
 _MAX_TRIES = 3
 _COPYING = frozenset({"upload_part_copy", "complete_multipart_upload"})
@@ -89,10 +86,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class MultipartPart:
-    """A piece of an object that is being assembled.
-
-    Its place, its size in bytes, its ETag as S3 returned it.
-    """
+    """A piece of an object that is being assembled; its ETag is as S3 returned it."""
 
     number: int
     size: int
@@ -220,10 +214,7 @@ class ObjectStore:
             yield self.get(*section)
 
     def sections(self, wanted: Iterable[tuple[str, int, int]]) -> Iterator[bytes]:
-        """Sections of objects (key, offset, bytes), one after another, a few MB at a time.
-
-        Some are fetched ahead.
-        """
+        """Sections of objects (key, offset, bytes), a few MB at a time, some fetched ahead."""
         return self.read_ahead(
             (block for section in wanted for block in _in_blocks(*section)), MAX_PARALLEL_READS
         )
@@ -231,10 +222,7 @@ class ObjectStore:
     def read_ahead(
         self, wanted: Iterable[tuple[str, *tuple[int, ...]]], most: int
     ) -> Iterator[bytes]:
-        """What `get` returns for each (key, offset, bytes), in this order.
-
-        At most `most` of them wait in memory.
-        """
+        """What `get` returns for each (key, offset, bytes), in order, at most `most` ahead."""
         ahead: deque[Future[bytes]] = deque()
         threads = ThreadPoolExecutor(most)
         try:
@@ -244,7 +232,7 @@ class ObjectStore:
                 ahead.append(threads.submit(self.get, *section))
             while ahead:
                 yield ahead.popleft().result()
-        finally:  # No wait: the garbage collector may close this generator while another thread begins.
+        finally:  # No wait: the garbage collector may close this while another thread begins.
             threads.shutdown(wait=False, cancel_futures=True)
 
     def put_if_absent(
@@ -402,10 +390,7 @@ class ObjectStore:
             self._call("abort_multipart_upload", Key=key, UploadId=upload_id)
 
     def _read(self, key: str, arguments: dict[str, Any]) -> bytes:
-        """Read a body to its end.
-
-        One that is cut off is requested again (botocore retries only up to the headers).
-        """
+        """Read a body to its end; one that is cut off is requested again, as botocore does not."""
         problem: Exception | None = None
         for _ in range(_MAX_TRIES):
             answer = self._call("get_object", Key=key, **arguments)

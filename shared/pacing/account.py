@@ -1,4 +1,4 @@
-"""A job belongs to the Cloudflare account with which it was created: its ids mean nothing elsewhere.
+"""A job belongs to the Cloudflare account with which it was created: only that knows its ids.
 
 If `CloudflareAccountId` changes, no call is made for open jobs of the old account: one would be
 billed to the wrong account, or be told that its id is unknown. They wait for an hour, in which a

@@ -2,8 +2,9 @@
 
 import pytest
 
-from shared import retry
-from shared.retry import MAX_CLAIMS, claim_seconds, report_stuck
+from shared import observability
+from shared.observability import report_stuck
+from shared.retry import MAX_CLAIMS, claim_seconds
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def test_claims_wait_3_minutes_to_an_hour(others, usual, waits):
 )
 def test_item_is_stuck_after_twenty_claims(monkeypatch, others, is_reported):
     counted = []
-    monkeypatch.setattr(retry, "count", counted.append)
+    monkeypatch.setattr(observability, "count", counted.append)
 
     report_stuck(others, "job", "00000000")
 
