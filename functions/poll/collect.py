@@ -1,6 +1,4 @@
-"""Collect: the API's answers for one batch become its part, written once.
-
-Joins from disk, in constant memory.
+"""Collect: the API's answers for one batch become its part, written once, in constant memory.
 
 A batch that ends without any answer gets no object: its part only counts, and its lines are written
 as they are appended.
@@ -43,13 +41,10 @@ METRIC_OF_CODE = {
     **dict.fromkeys(REFUSED_CODES - {"rejected"}, "RecordsUnreadable"),
     **dict.fromkeys(("rejected", "inference_failed"), "RecordsRefused"),
 }
-"""The metric that counts failed records with a code.
-
-The file's fault, the API's answer, or (all others) no answer.
-"""
+"""The metric of failed records with a code: the file's fault, the API's, or (others) no answer."""
 
 VISIT_SECONDS = 60.0
-"""Seconds within which a job with a new part is visited even if the invocation that wrote the part dies."""
+"""Seconds within which a job with a new part is visited, even if who wrote the part dies."""
 
 MAX_LINES_IN_MEMORY = 1 << 20
 
@@ -146,10 +141,7 @@ def _finish(services: Services, job: Job, batch: Batch, part: Part, failed: Coun
 
 
 def _expect_visit(services: Services, job: Job) -> None:
-    """Make the job due soon, before a batch of it is final.
-
-    This invocation, which visits it next, may die.
-    """
+    """Make the job due soon, before a batch is final: who visits it next may die."""
     now = services.now()
     if job.state is not JobState.IN_PROGRESS or job.due_at is None or job.lease_until > now:
         return
@@ -159,10 +151,7 @@ def _expect_visit(services: Services, job: Job) -> None:
 
 
 def _poll_again(services: Services, batch: Batch, key: str, missing: int) -> None:
-    """Poll again because a reply lacks items.
-
-    What it holds counts: the API may not know the id for much longer.
-    """
+    """Poll again because a reply lacks items; what it holds counts."""
     logger.info("items missing", **batch_log_fields(batch), missing=missing)
     services.ledger.schedule_poll(
         batch,
@@ -213,9 +202,7 @@ def _log_odd_items(batch: Batch, answers: Answers) -> None:
 def _write_part(
     services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
 ) -> tuple[Part, Counter[str]]:
-    """Spool output, errors and retry lines, then put them as one object.
-
-    If one already exists, that one counts.
+    """Spool output, errors and retry lines, then put them as one object; an existing one counts.
 
     Returns:
         The part, and how many records failed with which code.

@@ -42,7 +42,7 @@ MAX_ALONE = 64
 MAX_IN_VAIN = 99
 """Pieces of a job of which nothing was taken."""
 LOOK_SECONDS, MAX_LOOK_SECONDS, LATER_SECONDS = 3.0, 300.0, 60.0
-"""Seconds until a batch looks again that waits for others; longer if these are due so much later."""
+"""Seconds until a batch looks again that waits for others; longer if these are due later."""
 
 
 def isolate(services: Services, batch: Batch) -> Batch | None:
@@ -180,10 +180,7 @@ def _not_sent(batch: Batch, why: str) -> ErrorDetail:
 
 
 def _divide(services: Services, batch: Batch) -> None:
-    """Stage and create all pieces.
-
-    Then make the batch `divided` and send the pieces' first messages.
-    """
+    """Stage and create all pieces, then make the batch `divided` and send their messages."""
     ledger, store = services.ledger, services.store
     key = keys.staged(batch.job_id, batch.number)
     rows = decode_index(store.get(key, batch.index_offset))
@@ -251,10 +248,7 @@ def _sent(places: Sequence[tuple[int, int]]) -> int:
 def give_up(services: Services, batch: Batch) -> None:
     """End the records of a batch that could not be divided for days, unless it has pieces.
 
-    Then its job cannot finish.
-
-    No run creates a piece meanwhile: the claims before this one were an hour long, and no function
-    runs that long.
+    No run creates a piece meanwhile: the claims before this one were an hour long.
     """
     if any(services.ledger.batches(batch.job_id, prefix=f"{batch.number}.", limit=1)):
         services.ledger.finish_division(batch, services.now())
@@ -265,10 +259,7 @@ def give_up(services: Services, batch: Batch) -> None:
 
 
 def boundaries(rows: RecordIndex, pieces: int) -> list[tuple[int, int]]:
-    """Begin and end of each piece among the rows.
-
-    Each piece has a sendable row, and all have about as many.
-    """
+    """Begin and end of each piece among the rows: all have about as many sendable ones."""
     sendable = [index for index, length in enumerate(rows.lengths) if length]
     begins = [0, *(sendable[piece * len(sendable) // pieces] for piece in range(1, pieces))]
     return list(zip(begins, [*begins[1:], len(rows)], strict=True))

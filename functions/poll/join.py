@@ -119,10 +119,7 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
 
 
 def _reported(whole: Usage, items: Iterable[Item]) -> tuple[Usage, bool]:
-    """A reply's usage, and whether it is the sum of what its items report.
-
-    That of the whole may lack a part.
-    """
+    """A reply's usage, and whether it is the sum of its items': the whole's may lack a part."""
     if whole.is_reported and whole.completion_tokens is not None:
         return whole, False
     of_items = usage_of_items(items)
@@ -149,9 +146,7 @@ def add_reply(answers: Answers, later: Answers) -> None:
 
 
 def _together(first: Answers, later: Answers) -> Usage:
-    """The usage of both.
-
-    Nothing if one has good answers and reports none, or only a part of the tokens of the other.
+    """The usage of both; nothing if one has good answers and reports less than the other.
 
     What is reported counts as what everything cost, so a sum that lacks a part would count that
     part as free.
@@ -176,10 +171,7 @@ def places_without_capacity(answers: Answers) -> list[int]:
 
 
 class Failure(NamedTuple):
-    """A failed record: its output line, its error line, its retry line (empty for none).
-
-    And the code.
-    """
+    """A failed record: its output, error and retry line (empty for none), and the code."""
 
     output: bytes
     error: bytes
@@ -222,9 +214,7 @@ class Answered:
 
 
 def join(batch: Answered, request_of: Callable[[int], bytes]) -> Iterator[bytes | Failure]:
-    """The output lines of all records, in order.
-
-    Several lines at a time, or a failed record, which has more lines.
+    """The output lines of all records, in order: some at a time, or a failed record's.
 
     Args:
         batch: its records and answers.
@@ -252,11 +242,9 @@ def join(batch: Answered, request_of: Callable[[int], bytes]) -> Iterator[bytes 
 def _plain_lines(
     batch: Answered, run: range, place: int, references: Sequence[Json]
 ) -> bytes | None:
-    """The lines of consecutive records that all have good.
+    """The lines of consecutive records if all have good, short and usual answers; else None.
 
-    Short answers without anything unusual; None if one has not.
-
-    That is most runs. `map` and one look at all of their text cost a fraction of a loop.
+    Most runs do. `map` and one look at all of their text cost a fraction of a loop.
 
     Args:
         batch: records and answers.
@@ -326,19 +314,13 @@ def failed_line(id_: int, row: RecordEntry, code: str, message: str) -> bytes:
 
 
 def error_line(output: bytes, row: RecordEntry, request: bytes) -> bytes:
-    """The line of `errors.jsonl` for a native output line.
-
-    With the record's line and its request as JSON.
-    """
+    """The line of `errors.jsonl` for a native output line: with the record's line and request."""
     line = _NULL if row.line is None else b"%d" % row.line
     return b'%b,"line":%b,"request":%b}\n' % (output[:-2], line, escape_line_breaks(request))
 
 
 def retry_line(row: RecordEntry) -> bytes:
-    """The retry line of a native record that could not be sent.
-
-    Its text, if only its author can change it.
-    """
+    """The retry line of a native record that could not be sent: its text, if that can be mended."""
     if not is_retried(row.code, row.request):
         return b""
     return b"%b\n" % one_line(str(value_of(row.request)).encode())
@@ -361,10 +343,7 @@ def _places_by_reference(references: list[msgspec.Raw]) -> dict[object, int]:
 
 
 def _reference(raw: msgspec.Raw) -> object:
-    """A reference that can be compared: its text, however it is escaped.
-
-    Of anything else its JSON.
-    """
+    """A reference that can be compared: its text, however it is escaped; else its JSON."""
     json = bytes(raw)
     return decode_member(json) if json.startswith(b'"') else json
 
@@ -398,10 +377,7 @@ def _has_nulls(result: bytes) -> bool:
 
 
 def _text(raw: msgspec.Raw | bytes) -> bytes | None:
-    """A member on one line for every reader.
-
-    None if it is not UTF-8, which msgspec checks only in what it decodes.
-    """
+    """A member on one line; None if it is not UTF-8, which msgspec checks only when it decodes."""
     return _escaped(one_line(raw))
 
 

@@ -1,6 +1,4 @@
-"""The join for formats that keep records as written.
-
-Lines in the upload's format, retry lines as the user wrote them.
+"""The join for formats that keep records as written: retry lines are as the user wrote them.
 
 Pure: no S3, no ledger. Native records without defaults are joined in `functions.poll.join`.
 """
@@ -31,10 +29,7 @@ if TYPE_CHECKING:
 
 
 LARGE_RESULT_BYTES, MAX_PARTS = 1 << 20, 500_000
-"""Results from this size on are converted only if they have at most so many parts.
-
-Each may take 200 bytes.
-"""
+"""Results from this size on are converted only with so few parts: each may take 200 bytes."""
 TOO_MANY_PARTS = (
     "rejected",
     f"Its answer has more than {MAX_PARTS:,} parts, too many for this format.",

@@ -44,10 +44,7 @@ POLL_SECONDS = 75.0
 COLLECT_SECONDS = 25.0
 """Seconds kept after the poll to store and join the answer."""
 POLL_BEGUN_SECONDS = 15.0
-"""Seconds that a poll needs at least.
-
-A reply that is cut off may be the only one that holds the results.
-"""
+"""Seconds that a poll needs at least: a reply that is cut off may be the only whole one."""
 KEEPS_PAUSE = {ErrorClass.ACCOUNT, ErrorClass.RATE_LIMIT, ErrorClass.TRY_LATER}
 """Rejections of a pause's probe that do not show that the pause is over."""
 POLL_FAILED = ErrorDetail(
@@ -64,10 +61,7 @@ class PollOutcome:
 
 
 def needs_call(job: Job, batch: Batch, now: float) -> bool:
-    """Whether the API has to be polled.
-
-    Not for a batch that only waits to be written, divided or ended.
-    """
+    """Whether the API has to be polled, and not only something to be written, divided or ended."""
     is_over = job.is_too_old(now) or job.is_answerless
     has_id = batch.submission is not None and batch.submission.request_id != ""
     return has_id and not (batch.ending or batch.isolating or is_over)
@@ -117,10 +111,7 @@ def poll_batch(
 
 
 def _advance_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit | None) -> bool:
-    """Process what is known already, else poll the API.
-
-    Return whether that made the batch `done`.
-    """
+    """Process what is known already, else poll; return whether that made the batch `done`."""
     services = invocation.services
     if batch.ending is not None:
         return collect(services, job, batch, None)
@@ -216,9 +207,7 @@ def _collect(services: Services, job: Job, batch: Batch, stored: StoredReply) ->
 
 
 def _give_up(services: Services, job: Job, batch: Batch) -> bool:
-    """End the records as `internal`.
-
-    Or, if they cannot be written either, end the batch without lines.
+    """End the records as `internal`; if they cannot be written either, end it without lines.
 
     Then the job cannot finish, and ends by the same rule. All answers stay in staging.
     """
@@ -233,10 +222,7 @@ def _give_up(services: Services, job: Job, batch: Batch) -> bool:
 def _stored_reply(
     services: Services, batch: Batch, submission: Submission, stack: ExitStack
 ) -> StoredReply | None:
-    """A reply that is already in S3.
-
-    The submit's own, or that of a poll whose function died after storing it.
-    """
+    """A reply that is in S3: the submit's own, or that of a poll whose function died."""
     if submission.request_id == "":
         key = keys.raw(batch.job_id, batch.number, submission.attempt, 0)
         return StoredReply(key, parse_answer(services.store.spool(key, stack)))
@@ -250,10 +236,7 @@ def _stored_reply(
 
 
 def _note_completion(services: Services, job: Job, batch: Batch, reply: Answer, now: float) -> None:
-    """Remember how long a batch took and its answers are.
-
-    If it was accepted once and this is its first whole reply.
-    """
+    """Remember how long a batch took and its answers are, if its first whole reply shows that."""
     accepted = batch.accepted_at
     if accepted is not None and not batch.given_up and not batch.partial_replies:
         after, tokens = (

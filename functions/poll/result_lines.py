@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from shared.services import Services
 
 LINE_BYTES = 100
-"""About how many bytes an output line of a failed record has besides its message and its reference."""
+"""About how many bytes a failed record's output line has besides message and reference."""
 FIELDS = {"output": "output", "errors": "error", "retry": "retry"}
 """By result file, the member of a failed record's lines that it takes."""
 READ_AHEAD = 4
@@ -86,10 +86,7 @@ def _ending(services: Services, batch: Batch) -> tuple[str, str] | None:
 def _request_reader(
     job: Job, batch: Batch, rows: RecordIndex, read: Callable[[int, int], bytes]
 ) -> Callable[[int], bytes]:
-    """A function that returns a record's request on one line.
-
-    It reads the body at the first failure.
-    """
+    """A function that returns a record's request on one line; it reads the body once."""
 
     @cache
     def body() -> tuple[bytes, list[tuple[int, int]]]:
@@ -108,9 +105,7 @@ def _request_reader(
 
 
 def unwritten_part(services: Services, job: Job, batch: Batch) -> tuple[Part, Counter[str]]:
-    """The part of a batch without any answer, of which no line is written yet.
-
-    Its sizes are estimates.
+    """The part of a batch without any answer, of which no line is written yet: sizes are estimates.
 
     Returns:
         The part, and how many records failed with which code.

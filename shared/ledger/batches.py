@@ -197,9 +197,7 @@ class Batches(Table):
         return self._change_batch(batch, _unchanged(batch), {"due_at": due_at, **updates})
 
     def wait(self, batch: Batch, due_at: float, seconds: float) -> Batch | None:
-        """Postpone a batch that may not call the API now.
-
-        Which counts neither towards its expiry nor its claims.
+        """Postpone a batch that may not call the API now: neither its expiry nor claims count.
 
         Args:
             batch: as it was read.
@@ -223,10 +221,7 @@ class Batches(Table):
     def end_without_answer(
         self, batch: Batch, ending: ErrorDetail, now: float, **updates: object
     ) -> Batch | None:
-        """Back to `ready`, with how all records end without an answer.
-
-        Never applies to a batch that is divided.
-        """
+        """Back to `ready`, with how all records end without an answer; not if it is divided."""
         return self._change_batch(
             batch,
             {**_unchanged(batch), "pieces": UNDIVIDED},
@@ -282,10 +277,7 @@ class Batches(Table):
     def begin_isolation(
         self, batch: Batch, reason: ErrorDetail, cause: str, now: float, **updates: object
     ) -> Batch | None:
-        """Back to `ready`, but to isolate bad records instead of being submitted.
-
-        The poll function continues.
-        """
+        """Back to `ready`, but to be divided instead of being submitted."""
         return self._change_batch(
             batch,
             _unchanged(batch),
@@ -302,28 +294,19 @@ class Batches(Table):
         )
 
     def claim_isolation(self, batch: Batch, until: float) -> Batch | None:
-        """Claim a batch in which bad records are to be isolated.
-
-        Moves `due_at` to the claim's end.
-        """
+        """Claim a batch that is to be divided; moves `due_at` to the claim's end."""
         return self._change_batch(
             batch, _unchanged(batch), {"due_at": until, "claims": batch.claims + 1}
         )
 
     def decide_pieces(self, batch: Batch, pieces: int) -> Batch | None:
-        """Decide into how many pieces a claimed batch is divided.
-
-        From now on it is treated as divided.
-        """
+        """Decide into how many pieces a claimed batch is divided: from now on it is."""
         return self._change_batch(
             batch, {**_unchanged(batch), "pieces": UNDIVIDED, "ending": ABSENT}, {"pieces": pieces}
         )
 
     def undo_pieces(self, batch: Batch, ending: ErrorDetail, now: float) -> Batch | None:
-        """Decide how all records of a batch end whose division was decided.
-
-        But of which no piece could be created.
-        """
+        """Decide how all records of a batch end of which no piece could be created."""
         return self._change_batch(
             batch,
             {**_unchanged(batch), "pieces": batch.pieces},
@@ -347,10 +330,7 @@ class Batches(Table):
         )
 
     def abandon(self, batch: Batch, now: float) -> Batch | None:
-        """`ready` to `done` without a part: not even its failed lines could be written.
-
-        Its job cannot finish.
-        """
+        """`ready` to `done` without a part, which could not be written: its job cannot finish."""
         return self._end_batch(batch, _unchanged(batch), {"state": BatchState.DONE}, now)
 
     def _end_batch(
@@ -381,18 +361,12 @@ def _waiting(batch: Batch) -> dict[str, object]:
 
 
 def _moved(batch: Batch, due_at: float) -> dict[str, object]:
-    """A `due_at` moved by a pause.
-
-    And with it the clock that measures how long the batch has waited.
-    """
+    """A `due_at` moved by a pause, and the clock of how long the batch has waited."""
     return {"due_at": due_at, "paused": batch.paused_after(due_at - _due_at(batch), due_at)}
 
 
 def _unchanged(batch: Batch) -> dict[str, object]:
-    """The condition that the batch is unchanged since it was read.
-
-    Its state, attempt and `due_at`.
-    """
+    """The condition that the batch is as it was read: its state, attempt and `due_at`."""
     return {"state": batch.state, "attempt": batch.attempt, "due_at": _due_at(batch)}
 
 

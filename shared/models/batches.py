@@ -16,7 +16,7 @@ from shared.models.common import BatchState, DueKind, ErrorDetail, Usage
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A batch's part: three sections in one object (`dropbatch.core.names.part`).
+    """A batch's part: three sections in one object (`shared.keys.part`).
 
     Attributes:
         key: the object; empty if no line is written before they are appended to a file. Then the
