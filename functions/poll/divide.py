@@ -41,7 +41,7 @@ MAX_ALONE = 64
 """Records that fail alone with one code, while none is answered, before the rest is not sent."""
 MAX_IN_VAIN = 99
 """Pieces of a job of which nothing was taken."""
-LOOK_SECONDS, MAX_LOOK_SECONDS, LATER_SECONDS = 3.0, 300.0, 60.0
+NEXT_LOOK_SECONDS, MAX_LOOK_SECONDS, LATER_SECONDS = 3.0, 300.0, 60.0
 """Seconds until a batch looks again that waits for others; longer if these are due later."""
 
 
@@ -106,7 +106,7 @@ def _decide(services: Services, batch: Batch) -> Batch | None:
         return ledger.end_without_answer(batch, _not_sent(batch, why), now)
     if tried.ahead is not None and not tried.is_taken:
         wait = tried.ahead - now
-        look = LOOK_SECONDS if wait < LATER_SECONDS else min(wait, MAX_LOOK_SECONDS)
+        look = NEXT_LOOK_SECONDS if wait < LATER_SECONDS else min(wait, MAX_LOOK_SECONDS)
         ledger.postpone(batch, now + look, claims=0)
         return None
     return ledger.decide_pieces(batch, wanted)

@@ -50,7 +50,7 @@ DOUBTED_SECONDS = 15.0
 """Seconds to the next poll after one of the first doubtful replies."""
 MISSES = 5
 """Polls in a row after which most doubts may be believed."""
-OUTAGE_SECONDS = 900.0
+LONG_DOUBT_SECONDS = 900.0
 """Seconds over which a doubt lasts that an outage of the API would explain as well."""
 FAILED_SECONDS = 60.0
 """Seconds over which the API must say that a batch failed, or that its request is refused."""
@@ -132,17 +132,17 @@ class Rule(NamedTuple):
 
     Attributes:
         metric: what counts it.
-        times: polls in a row.
-        seconds: over how many seconds.
-        wait: seconds between the first of them.
         then: what follows; returns whether the batch is done.
+        seconds: over how many seconds polls must get it.
+        times: polls in a row.
+        wait: seconds between the first of them.
     """
 
     metric: str
-    times: int
-    seconds: float
-    wait: float
     then: Callable[[Poll, int | None, str], bool]
+    seconds: float = LONG_DOUBT_SECONDS
+    times: int = MISSES
+    wait: float = DOUBTED_SECONDS
 
 
 def _end_unanswered(poll: Poll, _code: int | None, _message: str) -> bool:
@@ -189,14 +189,14 @@ def _end_job(poll: Poll, code: int | None, _message: str) -> bool:
 
 
 RULES = {
-    Kind.NO_ANSWERS: Rule("ApiErrors", MISSES, OUTAGE_SECONDS, DOUBTED_SECONDS, _end_unanswered),
-    Kind.UNREADABLE: Rule("ApiErrors", MISSES, OUTAGE_SECONDS, DOUBTED_SECONDS, _divide),
-    Kind.UNKNOWN_ID: Rule("ApiRefusals", MISSES, OUTAGE_SECONDS, DOUBTED_SECONDS, _lost),
-    Kind.FAILED: Rule("ApiRefusals", MISSES, FAILED_SECONDS, DOUBTED_SECONDS, _failed),
-    Kind.REFUSED: Rule("ApiRefusals", MISSES, FAILED_SECONDS, DOUBTED_SECONDS, _divide),
-    Kind.REFUSED_BY_SERVER: Rule("ApiRefusals", MISSES, OUTAGE_SECONDS, DOUBTED_SECONDS, _divide),
-    Kind.NO_CAPACITY: Rule("ApiThrottles", MISSES, OUTAGE_SECONDS, DOUBTED_SECONDS, _no_capacity),
-    Kind.WITHDRAWN: Rule("ApiRefusals", 2, 2.0, 3.0, _end_job),
+    Kind.NO_ANSWERS: Rule("ApiErrors", _end_unanswered),
+    Kind.UNREADABLE: Rule("ApiErrors", _divide),
+    Kind.UNKNOWN_ID: Rule("ApiRefusals", _lost),
+    Kind.FAILED: Rule("ApiRefusals", _failed, FAILED_SECONDS),
+    Kind.REFUSED: Rule("ApiRefusals", _divide, FAILED_SECONDS),
+    Kind.REFUSED_BY_SERVER: Rule("ApiRefusals", _divide),
+    Kind.NO_CAPACITY: Rule("ApiThrottles", _no_capacity),
+    Kind.WITHDRAWN: Rule("ApiRefusals", _end_job, 2.0, 2, 3.0),
 }
 """Any other reply is no answer: it is never believed, and the batch is polled again."""
 
@@ -269,7 +269,9 @@ def _doubt(poll: Poll, kind: Kind, code: int | None, message: str, reply: Reply)
     services, batch, now = poll.services, poll.batch, poll.now
     rule, updates = RULES[kind], dict[str, object]()
     name = kind if code is None or kind is Kind.UNKNOWN_ID else f"{kind} {code}"
-    doubt = _counted(batch.doubt, name, now)
+    doubt = Doubt(name, now)
+    if batch.doubt is not None and batch.doubt.kind == name:
+        doubt = replace(batch.doubt, times=batch.doubt.times + 1)
     if kind is Kind.UNKNOWN_ID:
         rule = rule if _others_known(poll, doubt) else rule._replace(seconds=math.inf)
         updates["calls_fail_since"] = _note_failing(poll, reply)
@@ -277,7 +279,7 @@ def _doubt(poll: Poll, kind: Kind, code: int | None, message: str, reply: Reply)
         rule = rule._replace(times=PIECE_TIMES, seconds=PIECE_SECONDS, wait=PIECE_SECONDS)
     elif kind is Kind.FAILED or kind is Kind.NO_CAPACITY:
         doubt = _compared(poll, doubt)
-        longer = OUTAGE_SECONDS if kind is Kind.FAILED else math.inf
+        longer = LONG_DOUBT_SECONDS if kind is Kind.FAILED else math.inf
         rule = rule._replace(seconds=longer) if doubt.is_shared else rule
     if doubt.times >= rule.times and now - doubt.since >= rule.seconds:
         return rule.then(poll, code, message)
@@ -286,12 +288,6 @@ def _doubt(poll: Poll, kind: Kind, code: int | None, message: str, reply: Reply)
         return submit_again(services, poll.job, batch, LATE, **updates)
     services.ledger.schedule_poll(batch, now + _next_look(rule, doubt, poll.age, now), **updates)
     return False
-
-
-def _counted(before: Doubt | None, kind: str, now: float) -> Doubt:
-    if before is None or before.kind != kind:
-        return Doubt(kind, now)
-    return replace(before, times=before.times + 1)
 
 
 def _others_known(poll: Poll, doubt: Doubt) -> bool:
@@ -311,7 +307,7 @@ def _compared(poll: Poll, doubt: Doubt) -> Doubt:
 def _next_look(rule: Rule, doubt: Doubt, age: float, now: float) -> float:
     """Seconds to the next poll: one comes when the reply may be believed."""
     wait = rule.wait if doubt.times <= rule.times else poll_back_off(age)
-    left = doubt.since + min(rule.seconds, OUTAGE_SECONDS) - now
+    left = doubt.since + min(rule.seconds, LONG_DOUBT_SECONDS) - now
     return min(wait, max(left, rule.wait)) if left > 0 else wait
 
 

@@ -52,7 +52,6 @@ DECIDING = (
     "functions/poll/tick.py",
     "functions/poll/poll.py",
     "functions/poll/doubts.py",
-    "functions/poll/doubts.py",
     "functions/poll/commands.py",
     "shared/job_control.py",
     "functions/poll/sweep.py",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from functions.poll import doubts
-from functions.poll.doubts import LOST, NO_ANSWERS, NO_CAPACITY, OUTAGE_SECONDS, Kind
+from functions.poll.doubts import LONG_DOUBT_SECONDS, LOST, NO_ANSWERS, NO_CAPACITY, Kind
 from shared.models import PAST_DEADLINE, BatchState, Doubt, ErrorDetail
 from shared.workers_ai.replies import (
     Accepted,
@@ -113,7 +113,7 @@ def test_no_answer_is_never_believed(polled, reply):
 
 # ── ids that are not known ────────────────────────────────────────────────────────────────────────
 
-LONG_UNKNOWN = Doubt(Kind.UNKNOWN_ID, T - OUTAGE_SECONDS, 4)
+LONG_UNKNOWN = Doubt(Kind.UNKNOWN_ID, T - LONG_DOUBT_SECONDS, 4)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_same_failure_of_another_id_speaks_for_an_outage(polled, at, kind, share
 
 
 def test_outage_is_believed_after_a_quarter_of_an_hour(polled):
-    one = polled(doubt=Doubt("failed 3030", T - OUTAGE_SECONDS, 9, is_shared=True))
+    one = polled(doubt=Doubt("failed 3030", T - LONG_DOUBT_SECONDS, 9, is_shared=True))
 
     one.polled(FAILS)
 
@@ -287,7 +287,7 @@ def test_withdrawn_model_ends_the_job(polled):
 
 
 def test_end_without_answers_says_so(polled):
-    one = polled(doubt=Doubt("no answers", T - OUTAGE_SECONDS, 4))
+    one = polled(doubt=Doubt("no answers", T - LONG_DOUBT_SECONDS, 4))
 
     one.polled(NoAnswers())
 

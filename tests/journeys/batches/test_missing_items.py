@@ -18,23 +18,28 @@ RECORDS = [
 MISSING = (3, 11)
 
 
-def second_poll_on(code, status):
-    """What the API says from the second poll on."""
-    return Fault(kind="error", on="poll", code=code, status=status, nth=2, times=0)
+def polls_end_with(code, status):
+    """What the API says once an incomplete reply is stored."""
+    return Fault(kind="error", on="poll", code=code, status=status, times=0)
 
 
 LOST_ID, FAILED, NO_MODEL = (
-    second_poll_on(10404, 404),
-    second_poll_on(3030, 500),
-    second_poll_on(5007, 400),
+    polls_end_with(10404, 404),
+    polls_end_with(3030, 500),
+    polls_end_with(5007, 400),
 )
 
 
-def run(start, api, *faults, **settings):
-    """An upload to its end."""
+def run(start, api, *faults, later=None, **settings):
+    """An upload to its end; a further fault begins once an incomplete reply is stored."""
     world = start(**settings)
     api.inject(*faults)
     world.upload_records("a.jsonl", RECORDS, model=M2M)
+    if later:
+        world.settle(
+            minutes=5, until=lambda: any("partial_replies" in one for one in world.items())
+        )
+        api.inject(later)
     world.settle(minutes=240)
     return world
 
@@ -64,7 +69,7 @@ def test_missing_items_are_asked_for_again(start, api, first):
 )
 def test_incomplete_reply_is_kept(start, api, fault, code):
     """What was paid for counts, and nothing is paid for again."""
-    world = run(start, api, missing(0), fault, BATCH_DEADLINE_HOURS=1)
+    world = run(start, api, missing(0), later=fault, BATCH_DEADLINE_HOURS=1)
 
     assert failed_records(world) == list(MISSING)
     assert {codes(world)[number] for number in MISSING} == {code}

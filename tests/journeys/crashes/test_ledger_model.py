@@ -29,10 +29,9 @@ from hypothesis.stateful import (
 
 import functions.poll.handler
 from dropbatch.core.names import FINAL_JOB_STATES
-from functions.poll.divide import MAX_ISOLATION_SUBMITS
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from shared.aws.attribute_values import read
-from shared.models import BatchState, Isolation, Job
+from shared.models import BatchState, ErrorDetail, Job
 from tests.support.aws.resources import QUEUES
 from tests.support.aws.wire_items import number, submissions
 from tests.support.fault_table import note
@@ -194,11 +193,10 @@ class Ledger(RuleBasedStateMachine):
 
     @precondition(lambda self: self.jobs())
     @rule(data=st.data())
-    def other_batches_use_up_the_submits_for_isolation(self, data):
+    def other_records_were_refused_in_vain(self, data):
         job = data.draw(st.sampled_from(self.jobs()))
-        functions.poll.handler.services().ledger.note_isolation(
-            job, Isolation(MAX_ISOLATION_SUBMITS)
-        )
+        refused = ErrorDetail("rejected", "Not sent, because 64 records were refused alone.")
+        functions.poll.handler.services().ledger.refuse_rest(job, refused, self.world.now())
         self.struck += 1
 
     @precondition(lambda self: self.jobs())

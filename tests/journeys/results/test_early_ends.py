@@ -189,20 +189,6 @@ def test_unwritten_lines_equal_those_of_part(start, form):
     assert batch.part.retry > 0
 
 
-def test_ended_job_retries_no_capacity_failure(world, api):
-    api.inject(
-        Fault(kind="item_fails", times=0, share=1.0), Fault(kind="stuck", seconds=50, times=0)
-    )
-    upload(world, 1, **{"deadline-hours": "0.02"})
-    world.deliver("UploadQueue")
-    world.deliver("SubmitQueue")
-    world.pass_time(73)
-    world.deliver_all()
-
-    assert codes(world) == ["inference_failed"]
-    assert len(api.accepted) == 1
-
-
 # ── split ─────────────────────────────────────────────────────────────────────────────────────────
 
 

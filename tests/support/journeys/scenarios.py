@@ -75,11 +75,6 @@ JOURNEYS = {
         (None, "rejected", None),
         (Fault(kind="batch_fails", contains="hello 1", times=0, code=3030),),
     ),
-    "batch failed for capacity": Journey(
-        FOUR[:3],
-        (None,) * 3,
-        (Fault(kind="item_fails", share=1.0, code=3040, times=0, first=1),),
-    ),
     "items missing, then the id unknown": Journey(
         FOUR[:3],
         (None,) * 3,
@@ -184,8 +179,9 @@ def check_bill(world: World, api: WorkersAI) -> None:
     for entry in world.manifest()["batches"]:
         item = leaves.pop(entry["number"])
         accepted = submissions(item)
-        counted = entry["unknowable_submits"]
-        assert counted == number(item, "unknowable")
+        assert entry["unknowable_submits"] == number(item, "unknowable")
+        assert entry["given_up_ids"] == number(item, "given_up")
+        counted = entry["unknowable_submits"] + entry["given_up_ids"]
         assert entry["attempts"] - counted == len(accepted) or not accepted
         assert not accepted or entry["request_id"] == (accepted[-1]["request_id"]["S"] or None)
     assert leaves == {}
