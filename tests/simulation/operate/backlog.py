@@ -23,7 +23,6 @@ from tests.simulation.operate.report import (
     Report,
     Samples,
     call_figures,
-    chart,
     publish,
     told,
 )
@@ -339,23 +338,11 @@ def report(size: Size, found: Backlog, cpu_seconds: float) -> Report:
         ),
         "takes a minute for a batch (median).",
     ]
-    series = found.samples.series
-    title, charts = f"A backlog of {total:,} batches", []
+    title = f"A backlog of {total:,} batches"
     if size.is_through_worker:
         title = f"The same with {size.calls_per_minute:,} calls a minute: {total:,} batches"
         about.append(WALL)
-    else:
-        charts = [
-            chart("backlog-batches", "Batches", "hours", series("waiting", "outstanding", "done")),
-            chart("backlog-calls", "Calls a minute", "hours", series("reads", "writes", "api")),
-            chart(
-                "backlog-jobs",
-                "Open jobs, messages in queues",
-                "hours",
-                series("open jobs", "messages"),
-            ),
-        ]
-    return Report(title, about, figures, charts, told(found.violations, world))
+    return Report(title, about, figures, told(found.violations, world))
 
 
 WALL = """

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from local.template import properties
-from tests.simulation.operate.pictures import line_chart
 from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
 
 if TYPE_CHECKING:
@@ -40,12 +39,11 @@ class Figure:
 
 @dataclass(slots=True)
 class Report:
-    """What a world came to, as it is kept in `bench/simulation/reports.json`."""
+    """What a world came to, as it is kept in `bench/simulation.json`."""
 
     title: str
     about: list[str]
     figures: list[Figure]
-    charts: list[str]
     violations: list[str]
 
 
@@ -120,12 +118,6 @@ class Samples:
         )
         world.kernel.at(world.kernel.now + self.every, self._sample)
 
-    def series(self, *names: str, by: float = 1.0) -> dict[str, list[tuple[float, float]]]:
-        """Lines of a chart: hours, or `by` hours, and a value."""
-        return {
-            name: [(row["hours"] / by, row.get(name, 0.0)) for row in self.rows] for name in names
-        }
-
 
 def begin_retention(world: World) -> None:
     """Once a day, delete what time to live and the bucket's lifecycle rules delete."""
@@ -191,7 +183,7 @@ def publish(name: str, report: Report) -> bool:
     Returns:
         Whether any law or promise was broken.
     """
-    kept_in = FOLDER / "simulation" / "reports.json"
+    kept_in = FOLDER / "simulation.json"
     kept: dict[str, Any] = json.loads(kept_in.read_text()) if kept_in.exists() else {}
     kept[name] = asdict(report)
     kept_in.write_text(json.dumps(kept, indent=1) + "\n")
@@ -220,11 +212,7 @@ def publish(name: str, report: Report) -> bool:
             f"| {row['name']} | {row['measured']} | {row['promised']} | {row['where']} |"
             for row in one["figures"]
         ]
-        lines += [
-            "",
-            *(f"![{Path(chart).stem}]({chart})" for chart in one["charts"]),
-            *([""] if one["charts"] else []),
-        ]
+        lines.append("")
         lines += (
             ["Broken laws and promises:", "", *(f"- {text}" for text in one["violations"])]
             if one["violations"]
@@ -236,10 +224,3 @@ def publish(name: str, report: Report) -> bool:
     )
     sys.stdout.writelines(f"{text}\n" for text in report.violations)
     return bool(report.violations)
-
-
-def chart(name: str, title: str, x: str, lines: dict[str, list[tuple[float, float]]]) -> str:
-    """Draw a chart into `bench/`; return its file name."""
-    file = f"simulation/{name}.svg"
-    (FOLDER / file).write_text(line_chart(title, x, lines))
-    return file

@@ -25,7 +25,6 @@ from tests.simulation.operate.report import (
     Samples,
     begin_retention,
     call_figures,
-    chart,
     publish,
     told,
 )
@@ -318,22 +317,7 @@ def report(days: float, found: Played, cpu_seconds: float) -> Report:
             "that is a minute."
         ),
     ]
-    charts = [
-        chart("year-items", "Items of the table", "days", samples.series("items", by=24)),
-        chart(
-            "year-objects",
-            "Object versions",
-            "days",
-            samples.series("staging/", "results/", "inbox/", by=24),
-        ),
-        chart(
-            "year-calls",
-            "Calls a minute, mean of a day",
-            "days",
-            samples.series("reads", "writes", "api", by=24),
-        ),
-    ]
-    return Report("A year of one stack", about, figures, charts, told(laws.violations, world))
+    return Report("A year of one stack", about, figures, told(laws.violations, world))
 
 
 def _alarms(found: Played) -> Figure:
