@@ -91,6 +91,7 @@ def _wait(stack: Stack, path: str) -> tuple[Job, dict[str, Any]]:
     status: dict[str, Any] = {"state": "uploaded"}
     ends = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < ends:
+        job = job.resolved()
         status = job.status()
         progress.show({path: status})
         if status["state"] in FINAL_JOB_STATES and (
@@ -101,7 +102,8 @@ def _wait(stack: Stack, path: str) -> tuple[Job, dict[str, Any]]:
         if waiting["code"] in ENDLESS:
             raise DeployError(_with_doctor(stack, f"The smoke job waits: {waiting['message']}"))
         time.sleep(LOOK_SECONDS)
-    where = "not noticed by the submit function" if job.uploaded else status["state"]
+    is_noticed = status["state"] != "uploaded"
+    where = status["state"] if is_noticed else "not noticed by the submit function"
     raise DeployError(
         _with_doctor(stack, f"The smoke job is {where} after {PATIENCE_SECONDS / 60:.0f} minutes.")
     )

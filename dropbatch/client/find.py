@@ -53,7 +53,7 @@ def find_job(stack: Stack, name: str) -> Job:
     newest = next(reversed(job_ids(stack, path)), "") if path else ""
     upload = _uploaded(stack, path) if path else None
     if upload and upload.id[:_TIME] >= newest[:_TIME] and upload.id != newest:
-        return upload
+        return upload.resolved()
     if not newest:
         raise NotFound(
             f"No upload {name!r} has a job in {stack.bucket}. `client.jobs()` lists jobs."
