@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from dropbatch.core.errors import ONE_A_STACK
 from dropbatch.core.names import CONTROL_PK
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
@@ -160,7 +161,8 @@ class Pause:
     def as_wait(self, until: float) -> Wait:
         """What its calls wait for, as far as they know until a time."""
         said = f" (API response: {self.code}.)" if self.code else ""
-        return Wait(until, self.reason.value, RULES[self.reason].message + said, self.since)
+        words = ONE_A_STACK if self.code == ONE_A_STACK else RULES[self.reason].message + said
+        return Wait(until, self.reason.value, words, self.since)
 
     def for_users(self) -> Wait:
         """The same for users: until it ends by itself, or a model's next probe."""

@@ -110,3 +110,20 @@ def test_empty_secret_is_waited_for(start, api, monkeypatch):
     world.settle(minutes=10)
 
     assert all_good(world, 3)
+
+
+def test_secret_of_several_lines_is_refused_by_name(start, api):
+    world = start()
+    world.secrets.put_secret_value(SecretId="token", SecretString=f"{TOKEN}\nother-token")
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+    world.deliver_all()
+    world.tick()
+    waiting = world.status()["waiting_for"]
+    assert waiting["code"] == "token_refused"
+    assert "One API token a stack since 0.9" in waiting["message"]
+    assert api.accepted == []
+
+    world.secrets.put_secret_value(SecretId="token", SecretString=TOKEN)
+    world.settle(minutes=10)
+
+    assert all_good(world, 3)
