@@ -9,6 +9,7 @@ from shared.aws.attribute_values import plain
 from shared.models import NEVER, Wait
 from shared.pacing.breaker import (
     HELD,
+    LIFT_LOOK_SECONDS,
     PROBE_SECONDS,
     RULES,
     UNPAID,
@@ -233,7 +234,7 @@ def test_pause_is_not_probed_while_the_model_waits_or_the_other_way_round():
 def test_who_comes_second_to_probe_waits(which):
     one = pause_of(TOKEN, next_probe=NOW) if which == "pause" else wait_of(NOW)
     controls = Controls(**{which: one})
-    assert GivenBudget(loses=1).pass_submit(controls, MODEL, NOW).until == NOW + PROBE_SECONDS
+    assert GivenBudget(loses=1).pass_submit(controls, MODEL, NOW).until == NOW + LIFT_LOOK_SECONDS
     if which == "pause":
         assert GivenBudget(loses=1).pass_poll(controls, NOW).until == NOW + 1 + 4.5
 
