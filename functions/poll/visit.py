@@ -50,8 +50,6 @@ QUICK_LOOK_BATCHES = 10
 VISIT_LEASE_SECONDS = 140.0
 MIN_VISIT_SECONDS, MAX_VISIT_SECONDS = 10.0, 180.0
 """Seconds between two visits of a job, while something changes and when nothing does."""
-STATUS_SECONDS = 10.0
-"""Seconds between two statuses even if parts arrive in between."""
 MIN_ANSWERED_RECORDS = 100
 """Answered records from which a job's `max_failed_fraction` is tested."""
 
@@ -83,7 +81,7 @@ def visit_job(invocation: Invocation, job_id: str) -> bool:
     # A job that is due is leased before anything can fail, so that it counts a claim and is not due
     # again immediately.
     is_due = any(at <= now for at in (job.due_at, next_sweep(job, now)) if at is not None)
-    if not is_due and now < job.status.at + STATUS_SECONDS:
+    if not is_due and now < job.status.at + MIN_VISIT_SECONDS:
         ahead = next_final_batches(services, job, "output", QUICK_LOOK_BATCHES)
         if not _is_all(job, ahead) and not ahead.fills_a_step(job):
             _visit_soon_if_limited(services, job)
@@ -109,7 +107,9 @@ def visit_job(invocation: Invocation, job_id: str) -> bool:
 
 def _visit_soon_if_limited(services: Services, job: Job) -> None:
     """Have a job with `max_cost` visited soon: what a batch has cost may give others room."""
-    soon = job.status.at + STATUS_SECONDS / 2  # Sooner than for its status, for which nobody wakes.
+    soon = (
+        job.status.at + MIN_VISIT_SECONDS / 2
+    )  # Sooner than for its status, for which nobody wakes.
     if (
         job.cost is not None
         and not job.cost.is_reached
@@ -173,7 +173,7 @@ def _watch_split(invocation: Invocation, job: Job) -> None:
     job with an error is visited at once, so that its status shows the error.
     """
     services = invocation.services
-    if services.now() < job.status.at + STATUS_SECONDS and job.error is None:
+    if services.now() < job.status.at + MIN_VISIT_SECONDS and job.error is None:
         return
     watched = follow_job_control(services, job.job_id)
     if watched is None or watched.state is not JobState.SPLITTING:

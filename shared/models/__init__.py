@@ -10,6 +10,7 @@ from shared.models.batches import (
     cause_of,
 )
 from shared.models.common import (
+    LASTING_SECONDS,
     NEVER,
     BatchState,
     DueKind,
@@ -44,6 +45,7 @@ __all__ = [
     "CANCELLED",
     "CANCELLED_ACCEPTED",
     "CANCEL_NOW",
+    "LASTING_SECONDS",
     "MAX_JOB_SECONDS",
     "NEVER",
     "PAST_DEADLINE",

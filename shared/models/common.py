@@ -87,6 +87,8 @@ class Usage:
         )
 
 
+LASTING_SECONDS = 900.0
+"""Seconds of failing or refused calls after which users are told, and deadlines do not wait."""
 NEVER = 1e11
 """A time that does not come, Unix seconds; no item holds an infinite number."""
 

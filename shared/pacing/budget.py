@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError
-from shared.models import NEVER, Wait
+from shared.models import LASTING_SECONDS, NEVER, Wait
 from shared.observability import count
 from shared.pacing.breaker import (
     MODEL_BUSY,
@@ -52,10 +52,6 @@ MIN_OUTSTANDING = 2
 """Outstanding batches that each model may have, however many other models have."""
 MAX_FULL_MODELS = 20
 """Maximum models named in the control item."""
-NOTED_AFTER_SECONDS = 900.0
-"""Seconds of one wait for Cloudflare's rate limit after another from which users are told."""
-TRIED_AGAIN_SECONDS = 120.0
-"""Seconds after such a wait within which the next call is made, by a tick or a wake-up."""
 FULL_LOOK_SECONDS = 60.0
 """About how many seconds until a batch is looked at again whose model is at its limit."""
 
@@ -193,8 +189,8 @@ class Budget(Breaker):
         if model in controls.full_models:
             found.append(_busy(model, NEVER))
         rate = controls.rate
-        is_limited = rate.held_since > 0 and rate.hold_until > now - TRIED_AGAIN_SECONDS
-        if is_limited and now - rate.held_since >= NOTED_AFTER_SECONDS:
+        is_limited = rate.held_since > 0 and rate.hold_until > now - SAME_RATE_LIMIT_SECONDS
+        if is_limited and now - rate.held_since >= LASTING_SECONDS:
             found.append(_limited(rate, rate.hold_until if rate.hold_until > now else NEVER))
         return found
 

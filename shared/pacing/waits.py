@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from shared.errors import RefusedError, StorageError
 from shared.job_status import build_status, iso_time, write_status
-from shared.models import ACCOUNT_CHANGED, NEVER, Wait
+from shared.models import ACCOUNT_CHANGED, LASTING_SECONDS, NEVER, Wait
 from shared.observability import count, logger
 from shared.pacing.breaker import ALARMED, HELD, MODEL_BUSY, TOO_MANY_CALLS, PauseReason
 from shared.workers_ai.error_codes import advice
@@ -43,8 +43,6 @@ IMPORTANCE = (
     POLLS_FAIL,
 )
 """Codes of waits; a status shows the first."""
-LASTING_SECONDS = 900.0
-"""Seconds of failing calls for a batch from which users are told, and deadlines do not wait."""
 NOTED_EVERY_SECONDS = 240.0
 """Minimum seconds between two such notes of one job."""
 NOTED_FOR_SECONDS = 4_500.0

@@ -14,7 +14,7 @@ from functions.poll import files as result_files
 from functions.poll.files import STEP_SECONDS
 from functions.poll.visit import (
     MIN_ANSWERED_RECORDS,
-    STATUS_SECONDS,
+    MIN_VISIT_SECONDS,
     VISIT_LEASE_SECONDS,
 )
 from shared.errors import InvariantError, StorageError
@@ -104,8 +104,8 @@ def test_job_taken_by_another_run_is_left_to_it(visited):
         ({"error": REASON}, True),
         ({"deadline_at": T}, True),
         ({"deadline_at": T + 1}, False),
-        ({"status": Status(at=T - STATUS_SECONDS)}, True),
-        ({"status": Status(at=T - STATUS_SECONDS + 1)}, False),
+        ({"status": Status(at=T - MIN_VISIT_SECONDS)}, True),
+        ({"status": Status(at=T - MIN_VISIT_SECONDS + 1)}, False),
     ],
 )
 def test_job_is_visited_when_due_or_status_is_old(visited, changes, is_visited):

@@ -11,7 +11,7 @@ from dropbatch.core.names import JobState
 from functions.poll import end
 from functions.poll import files as result_files
 from functions.poll import visit as module
-from functions.poll.visit import MIN_ANSWERED_RECORDS, STATUS_SECONDS
+from functions.poll.visit import MIN_ANSWERED_RECORDS, MIN_VISIT_SECONDS
 from shared.errors import InvariantError
 from shared.models import MAX_JOB_SECONDS, CostLimit, JobControl, Status, Sweep, SweepGoal
 from shared.retry import MAX_CLAIMS
@@ -28,9 +28,9 @@ READ = {"state": JobState.SPLITTING, "lease_until": T + 45, "due_at": T + 45}
 @pytest.mark.parametrize(
     ("told", "error", "is_told"),
     [
-        (STATUS_SECONDS, None, True),
-        (STATUS_SECONDS - 1, None, False),
-        (STATUS_SECONDS - 1, REASON, True),
+        (MIN_VISIT_SECONDS, None, True),
+        (MIN_VISIT_SECONDS - 1, None, False),
+        (MIN_VISIT_SECONDS - 1, REASON, True),
     ],
     ids=["after ten seconds", "sooner", "sooner, with an error"],
 )
@@ -136,7 +136,7 @@ def test_job_is_visited_at_its_deadline(visited, deadline, due_at, work):
 @pytest.mark.parametrize(
     ("changes", "due_at"),
     [
-        (LIMITED, T - 1 + STATUS_SECONDS / 2),
+        (LIMITED, T - 1 + MIN_VISIT_SECONDS / 2),
         (
             {
                 "cost": CostLimit(1_000, 500, is_reached=True),
@@ -157,7 +157,7 @@ def test_job_with_limit_is_visited_soon_after_batch_is_final(visited, changes, d
     assert (visited.job.due_at, visited.job.status.at) == (due_at, T - 1)
 
 
-@pytest.mark.parametrize("due", [2, STATUS_SECONDS / 2], ids=["sooner", "at the same time"])
+@pytest.mark.parametrize("due", [2, MIN_VISIT_SECONDS / 2], ids=["sooner", "at the same time"])
 def test_visit_that_is_soon_is_not_brought_forward(visited, due):
     visited.hold((1, 0), None, due_at=T - 1 + due, status=Status(at=T - 1), **LIMITED)
     visited.ledger.bring_visit_forward = None

@@ -10,7 +10,7 @@ import pytest
 from dropbatch.core.names import JobState
 from functions.poll.collect import _write_part
 from functions.poll.result_lines import unwritten_lines, unwritten_part
-from functions.poll.visit import STATUS_SECONDS
+from functions.poll.visit import MIN_VISIT_SECONDS
 from local.workers_ai import Fault
 from shared import keys
 from shared.bootstrap import services
@@ -198,7 +198,7 @@ def test_visit_while_reading_keeps_lease_and_claims(start, monkeypatch):
     world.upload_records("a.jsonl", greetings(5), model=M2M)
     world.deliver("UploadQueue", most=2)  # S3's test event, and one turn of one batch.
     world.deliver("SubmitQueue")
-    world.pass_time(STATUS_SECONDS)
+    world.pass_time(MIN_VISIT_SECONDS)
     seen = world.item()
     assert seen["state"]["S"] == JobState.SPLITTING
     world.deliver("PollQueue")

@@ -397,8 +397,8 @@ def test_model_has_room_for_any_one_or_none(given, room, until):
         ({"held_since": NOW - 9, "pause": pause_of()}, ["outage", "paused"]),
         ({"rate": module.Rate(0, NOW + 9, NOW - 899)}, []),
         ({"rate": module.Rate(0, NOW + 9, NOW - 900)}, ["too_many_calls"]),
-        ({"rate": module.Rate(0, NOW - 119, NOW - 900)}, ["too_many_calls"]),
-        ({"rate": module.Rate(0, NOW - 120, NOW - 900)}, []),
+        ({"rate": module.Rate(0, NOW - 299, NOW - 900)}, ["too_many_calls"]),
+        ({"rate": module.Rate(0, NOW - 300, NOW - 900)}, []),
     ],
 )
 def test_users_read_what_lasts(given, codes):
