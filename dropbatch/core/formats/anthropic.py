@@ -56,8 +56,10 @@ class AnthropicWriter:
 def _result(facts: BatchFacts, outcome: Outcome) -> dict[str, object]:
     if outcome.result is not None:
         given = Given.of(facts, outcome.id, outcome.result)
-        whole = given.answer._replace(text=text_value(outcome.result))
-        made = message_object(given) or message_object(given._replace(answer=whole))
+        made = message_object(given)
+        if made is None:
+            whole = given.answer._replace(text=text_value(outcome.result))
+            made = message_object(given._replace(answer=whole))
         return {"type": "succeeded", "message": made}
     if outcome.code in OTHER_RESULTS:
         return {"type": OTHER_RESULTS[outcome.code]}

@@ -89,17 +89,18 @@ class BedrockWriter:
         """The record's line: its input, and its output or its error."""
         line = object_of(outcome.record)
         model_input, known = line.get("modelInput", NULL), line.get("recordId", NULL)
-        last: dict[str, object] = {
-            "error": {"errorCode": error_code(outcome.code), "errorMessage": outcome.message}
-        }
-        if outcome.result is not None:
+        made: dict[str, object] = {"modelInput": msgspec.Raw(one_line(model_input))}
+        if outcome.result is None:
+            code = error_code(outcome.code)
+            made["error"] = {"errorCode": code, "errorMessage": outcome.message}
+        else:
             given = Given.of(facts, outcome.id, outcome.result, object_of(model_input))
-            last = {"modelOutput": model_output(given, facts, outcome)}
-        record_id: object = made_up_id(facts, outcome.id)
-        if begins(known, b'"'):
-            record_id = msgspec.Raw(one_line(known))
-        written = msgspec.Raw(one_line(model_input))
-        return json_line({"modelInput": written, **last, "recordId": record_id})
+            made["modelOutput"] = model_output(given, facts, outcome)
+        is_named = begins(known, b'"')
+        made["recordId"] = (
+            msgspec.Raw(one_line(known)) if is_named else made_up_id(facts, outcome.id)
+        )
+        return json_line(made)
 
 
 def error_code(code: str) -> int:
