@@ -133,7 +133,7 @@ def _unreadable(world: World, word: str, seconds: float) -> None:
     world.s3.get_object = failing  # type: ignore[method-assign]
 
 
-def submitted_again(seconds: float, world: World, *, splits: bool = False) -> list[Dropped]:
+def submitted_again(seconds: float, world: World) -> list[Dropped]:
     """A lost batch is submitted again, slowly.
 
     A second message finds that submits have to wait, and it is polled.
@@ -146,8 +146,6 @@ def submitted_again(seconds: float, world: World, *, splits: bool = False) -> li
 
     _submit_twice(world, 2.0)
     Slow(world, "BATCH#00000000", "#fence = :to_fence", seconds=seconds, nth=2, then=refuse)
-    if splits:
-        Slow(world, "BATCH#00000000", "#pieces = :to_pieces", seconds=100.0)
     dropped.append(drop(world, "a.jsonl", 2, may_fail=True))
     world.run(200.0)
     return dropped
@@ -328,7 +326,7 @@ SLOW_WORLDS = (
     SmallWorld("a slow submit, then a wait", partial(submitted_again, 20.0), (LOST,), DEADLINE),
     SmallWorld(
         "a slow submit, then a failure",
-        partial(submitted_again, 60.0, splits=True),
+        partial(submitted_again, 60.0),
         (LOST, Fault(kind="batch_fails")),
         DEADLINE,
     ),
