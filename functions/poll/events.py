@@ -17,6 +17,7 @@ from shared.errors import StorageError, UnreadableItemError
 from shared.events.expect import NEW_FOR, REFUSED_NEW_PULL, REFUSED_PULL, pull_interval
 from shared.events.messages import bare_id, event_in
 from shared.events.queues_api import BATCH_SIZE, QueuesRefusedError
+from shared.events.state import OVERDUE
 from shared.ledger import DueEntry
 from shared.models import BatchState
 from shared.observability import count_broken_law, logger
@@ -68,6 +69,8 @@ def pull_events(services: Services, *, is_outstanding: bool) -> Pulled:
             return Pulled()
         if state.pull_at > now:
             return Pulled(next_at=state.pull_at)
+        if state.pull_at < now - OVERDUE and not is_outstanding:
+            return Pulled()
         planned = _following(state, now, is_outstanding=is_outstanding)
         if not events.item.claim_pull(state.pull_at, *planned):
             return Pulled(next_at=now)

@@ -6,7 +6,7 @@ a third of its time. Worth its lines, because polls are most of the calls of a r
 The rule: poll when a third (`SHARE`) of the batches that were still pending at this age were
 finished. Where none is known that took longer, the batch is polled when it is twice as old. A time
 is known between two polls and counts as their middle; one that was finished at its first poll
-counts as a fifth quicker, so that a model that became faster is seen.
+counts as quicker, so that a model that became faster is seen.
 
 The times are in one control item for each model: each is written into a random slot, with one
 update that reads nothing. Nothing here ever fails: without the table, what is known is used.
@@ -63,12 +63,17 @@ Bound = tuple[float, float, int]
 
 
 def times_of(bounds: tuple[Bound, ...], now: float) -> list[float]:
-    """How long batches took, ascending, as far as it still counts."""
-    return sorted(
-        (after + by) / 2 if after else by * QUICKER
-        for after, by, at in bounds
-        if now - at < (LIFE if by <= LONG else LONG_LIFE)
-    )
+    """How long batches took, ascending, as far as it still counts.
+
+    Of one that was finished at its first poll nobody knows more than that it was quicker: it counts
+    as the mean of those that were, or as a fifth quicker where none was.
+    """
+    counting = [one for one in bounds if now - one[2] < (LIFE if one[1] <= LONG else LONG_LIFE)]
+    times = [(after + by) / 2 for after, by, _ in counting if after]
+    for by in sorted(by for after, by, _ in counting if not after):
+        quicker = [one for one in times if one <= by * QUICKER]
+        times.append(sum(quicker) / len(quicker) if quicker else by * QUICKER)
+    return sorted(times)
 
 
 def quantile(times: list[float], share: float) -> float:

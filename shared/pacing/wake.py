@@ -35,8 +35,8 @@ TICK_EVERY = 60.0
 """Seconds between the starts of two ticks, at the schedule that the template sets."""
 LOOKED_FOR = 52.0
 """Seconds for which one wake-up stands at most."""
-MIN_GAIN, MIN_GAIN_AT_ONCE = 5.0, 2.0
-"""Seconds before the next tick from which on nobody is woken; the second after a pause."""
+MIN_GAIN = 1.0
+"""Seconds before the next tick from which on nobody is woken."""
 TICK_LATE = 10.0
 """Seconds after which a tick that has not come is not waited for."""
 WOKEN_FOR = frozenset({DueKind.FIRST, DueKind.SUBMIT, DueKind.POLL, DueKind.JOB})
@@ -120,7 +120,6 @@ class Wakes(Table):
         """Plan a wake-up, unless somebody will look soon after that time anyway; see `wake`."""
         at = max(at, now)
         planned = math.floor(at)  # Who is woken early waits; who is woken late is late.
-        gain = MIN_GAIN_AT_ONCE if at_once else MIN_GAIN
         nobody_looks = (
             "attribute_not_exists(watched_from) OR watched_from > :at OR watched_until < :at"
         )
@@ -132,7 +131,7 @@ class Wakes(Table):
             ":from": planned,
             ":until": planned + LOOKED_FOR,
             ":gone": now - TICK_EVERY - TICK_LATE,
-            ":before": at - TICK_EVERY + gain,
+            ":before": at - TICK_EVERY + MIN_GAIN,
         }
         if instead_of is not None:
             nobody_looks += " OR watched_from = :own"

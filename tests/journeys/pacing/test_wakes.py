@@ -93,8 +93,8 @@ def test_earlier_wake_replaces_later(plan, wakes):
     ("due_in", "ticked_ago", "is_planned"),
     [
         (5, 30, True),
-        (24, 30, True),
-        (26, 30, False),
+        (28, 30, True),
+        (29.5, 30, False),
         (31, 30, False),
         (5, 69, False),
         (5, 71, True),

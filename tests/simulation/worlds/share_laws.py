@@ -29,7 +29,7 @@ And always as many as these.
 """
 COUNTED_SECONDS = 15.0
 """Before a tick begins, from when on what was outstanding is remembered: the index may lag."""
-TICK_SECONDS, GAIN_SECONDS, GONE_SECONDS = 60.0, 5.0, 70.0
+TICK_SECONDS, GAIN_SECONDS, GONE_SECONDS = 60.0, 1.0, 70.0
 """Seconds between two ticks, before the next one within which nobody is woken.
 
 And after which a tick has not come.
@@ -285,7 +285,7 @@ class ShareLaws:
             if (
                 ticked
                 and now - ticked < GONE_SECONDS
-                and number(new, "watched_from") > ticked + TICK_SECONDS - self._gain()
+                and number(new, "watched_from") > ticked + TICK_SECONDS - GAIN_SECONDS
             ):
                 self.laws.broken(
                     WOKEN, f"{number(new, 'watched_from') - ticked:.0f} s after a tick began"
@@ -297,18 +297,6 @@ class ShareLaws:
             and number(new, "watched_until") <= self.world.kernel.now
         ):
             self.laws.broken(OWN_WATCH, f"{life.name}")
-
-    def _gain(self) -> float:
-        """Seconds before the next tick within which nobody is woken.
-
-        An operator may lift a pause at any time.
-        """
-        is_lifted = self.world.kernel.now - self.lifted_at < LIFTED_GAIN_SECONDS
-        return (
-            LIFTED_GAIN_SECONDS
-            if is_lifted or (CONTROL_PK, "STACK") in self.world.dynamodb.items
-            else GAIN_SECONDS
-        )
 
     # ── pages ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -163,7 +163,7 @@ def test_nothing_is_made_due_before_the_present(key, old, due, broken):
     ("ticked", "at", "broken"),
     [
         (NOW - 10, NOW + 20, False),
-        (NOW - 10, NOW + 47, True),
+        (NOW - 10, NOW + 49.5, True),
         (NOW - 71, NOW + 90, False),
         (0, NOW + 90, False),
     ],
