@@ -64,8 +64,8 @@ def wrong_rate(parameters: Mapping[str, str]) -> str:
 
 
 def dollars() -> tuple[str, str]:
-    """What an idle stack costs a month, and a job of a million records, as docs/cost.md says."""
-    text = (ROOT / "docs/cost.md").read_text("utf-8")
+    """What an idle stack costs a month, and a job of a million records, as docs/limits.md says."""
+    text = (ROOT / "docs/limits.md").read_text("utf-8")
     (idle,) = re.findall(r"\*\*(\$[\d.]+)\*\* a month", text)
     (job,) = re.findall(r"such a job costs (\$[\d.]+\d)", text)
     return idle, job
@@ -151,7 +151,7 @@ def describe(answers: Answers, saved: Mapping[str, Any], limit: str) -> str:
 This creates the stack "{saved["stack_name"]}" in {place}:
   {resources(answers.parameters)}.
 AWS bills about {idle} a month while it is idle (an account has 10 alarms and 3 dashboards free),
-and about {job} for a job of a million records (docs/cost.md). Cloudflare bills the tokens that
+and about {job} for a job of a million records (docs/limits.md). Cloudflare bills the tokens that
 models use.
 {token}{limit}
 """

@@ -59,7 +59,7 @@ CHECKOUT = (
     "Makefile",
     "pyproject.toml",
     "samconfig.toml",
-    "docs/cost.md",
+    "docs/limits.md",
     "requirements",
     ".local",
     ".venv",

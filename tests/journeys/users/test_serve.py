@@ -105,7 +105,7 @@ def test_script_for_openai_runs_unchanged(ai, world):
 # ── files that name other vendors' models ─────────────────────────────────────────────────────────
 
 GPT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello"}]}
-PAGE = (ROOT / "docs/openai.md").read_text("utf-8")
+PAGE = (ROOT / "docs/python.md").read_text("utf-8")
 
 
 @pytest.fixture

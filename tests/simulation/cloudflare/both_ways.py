@@ -152,7 +152,7 @@ world: {JOBS} jobs of {BATCHES} batches, one every {EVERY_SECONDS / 60:.0f} minu
 200 calls a minute; {len(SEEDS)} worlds for each cell. The first job, on a new model, is not counted. An event takes
 about a second to its queue. Each cell has calls of the model for each batch, its submit included; calls of the Queues
 API for each batch; and seconds from ready to collected, the mean and the 95th percentile.
-[docs/events.md](../docs/events.md) says what events are.
+[docs/operations.md](../docs/operations.md#completion-events) says what events are.
 
 """
 WALL_TEXT = f"""

@@ -223,7 +223,7 @@ def test_cost_of_idle_stack_counts_alarms_of_template():
     ]
     assert (
         f"{len(alarms)} alarms (${len(alarms) * 0.1:.2f})"
-        in (ROOT / "docs" / "cost.md").read_text()
+        in (ROOT / "docs" / "limits.md").read_text()
     )
     assert (
         f"| {len(alarms)} alarms |  | {len(alarms) * 0.1:.2f} |"
@@ -240,7 +240,9 @@ def test_shown_costs_are_those_counted():
         r"storage and work .* \*\*([\d.]+)\*\* .* \*\*([\d.]+)\*\*", counted
     )
     assert job == f"${float(polls):.4f}"
-    assert f"${float(events):.4f} with completion events" in (ROOT / "docs" / "cost.md").read_text()
+    assert (
+        f"${float(events):.4f} with completion events" in (ROOT / "docs" / "limits.md").read_text()
+    )
     assert float(polls) <= float(events) <= 0.025
     queues = [
         name for name, one in template()["Resources"].items() if one["Type"] == "AWS::SQS::Queue"

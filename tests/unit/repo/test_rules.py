@@ -25,7 +25,6 @@ from functions.submit.upload import MAX_EVENT_AGE_SECONDS
 from local.template import defaults, properties, template
 from local.workers_ai import Behaviour
 from local.workers_ai import worker as stand_in
-from shared.aws.queues import MAX_HOPS
 from shared.ledger.due import LIFE_SECONDS
 from shared.models import MAX_JOB_SECONDS
 from shared.retry import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
@@ -54,7 +53,6 @@ SAID = (
     f"| one reply of the API | {MAX_REPLY_BYTES:,} bytes |",
     f"is {defaults()['ApiCallsPerMinute']} by default and at most {MAX_CALLS}.",
     f"Through a Worker it may be {PARAMETERS['ApiCallsPerMinute']['MaxValue']:,} ",
-    f"ends after {MAX_HOPS} invocations",
     f"each tick visits {MAX_IDLE_VISITS} to",
     f"divided into up to {MAX_PIECES} pieces",
     f"at most {MAX_ISOLATION_SUBMITS:,} submits per job",
