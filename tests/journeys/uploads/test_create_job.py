@@ -78,7 +78,7 @@ def test_event_whose_job_is_over_finds_nothing_to_do(services, put, world):
     job = create_job(services, event)
     over = services.ledger.end_split(job, 0, None, services.now())
     finalizing = services.ledger.release_job(over, services.now(), state=JobState.FINALIZING)
-    services.ledger.end_job(finalizing, JobState.COMPLETED, services.now())
+    services.ledger.end_job(finalizing, JobState.COMPLETED, services.now(), services.now())
 
     assert create_job(services, event) is None
 
