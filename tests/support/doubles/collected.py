@@ -88,6 +88,7 @@ def result_files(
                 originals_size=len(cut.originals),
             ),
             created_at=0.0,
+            given_up=3,  # It is submitted no more, whatever fails.
         )
         store.objects[keys.staged(JOB, batch.number)] = (
             cut.body + cut.originals + encode_index(cut.rows)

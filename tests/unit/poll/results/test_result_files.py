@@ -201,14 +201,12 @@ class World:
             for number, at in numbers.items()
         }
         self.ledger, self.store = Ledger(job, queued, self.calls), Objects(self.calls)
-        controls = Controls(None, None, Rate(), frozenset())
+        Controls(None, None, Rate(), frozenset())
         self.services = SimpleNamespace(
             ledger=self.ledger,
             store=self.store,
             settings=SimpleNamespace(cloudflare_account_id="a"),
-            budget=SimpleNamespace(
-                controls=lambda *_: self.calls("read", lambda: controls),
-            ),
+            budget=SimpleNamespace(waits=lambda *_: self.calls("read", list)),
             notices=SimpleNamespace(publish_job_over=lambda manifest, now: self.calls("write")),
             now=lambda: self.now,
         )
