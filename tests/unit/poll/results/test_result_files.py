@@ -23,7 +23,6 @@ from functions.poll import visit as finish
 from shared.aws.object_store import BLOCK_BYTES, MultipartPart, ObjectInfo, ObjectStore
 from shared.errors import InvariantError, ObjectNotFoundError
 from shared.models import Batch, BatchState, Job, Part, Pending, Records, Submission, Upload
-from shared.pacing.breaker import Controls, Rate
 from tests.support.doubles.visited_jobs import Watched
 
 JOB = "20261121T093000Z-0000000a"
@@ -201,7 +200,6 @@ class World:
             for number, at in numbers.items()
         }
         self.ledger, self.store = Ledger(job, queued, self.calls), Objects(self.calls)
-        Controls(None, None, Rate(), frozenset())
         self.services = SimpleNamespace(
             ledger=self.ledger,
             store=self.store,
