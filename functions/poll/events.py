@@ -35,6 +35,7 @@ MAX_PULLS = 10
 """Full pulls that follow each other: a backlog of 100,000 messages is read in minutes."""
 PULL_SECONDS = 20.0
 """Seconds that the pulls of one cycle take at most."""
+SCARCE_EVERY, SCARCE_WITHIN = 10.0, 1.9
 LAST_PULL = 5.0
 """Seconds to the last pull, once nothing is outstanding."""
 YOUNG = 60.0
@@ -54,8 +55,11 @@ class Pulled:
     next_at: float = math.inf
 
 
-def pull_events(services: Services, *, is_outstanding: bool) -> Pulled:
+def pull_events(services: Services, *, is_outstanding: bool, is_scarce: bool = False) -> Pulled:
     """Pull if it is time; the batches that are told of are due now.
+
+    While calls are scarce, that is in the first seconds of each ten: pulls count against the limit
+    of the token, and who exceeds that may call nothing for minutes.
 
     Once nothing is outstanding, there are two more pulls, so that events of answers that a poll
     found show that they come.
@@ -71,6 +75,8 @@ def pull_events(services: Services, *, is_outstanding: bool) -> Pulled:
             return Pulled(next_at=state.pull_at)
         if state.pull_at < now - OVERDUE and not is_outstanding:
             return Pulled()
+        if is_scarce and now % SCARCE_EVERY > SCARCE_WITHIN:
+            return Pulled(next_at=now - now % SCARCE_EVERY + SCARCE_EVERY)
         planned = _following(state, now, is_outstanding=is_outstanding)
         if not events.item.claim_pull(state.pull_at, *planned):
             return Pulled(next_at=now)
