@@ -33,24 +33,33 @@ def _named(names: Iterable[str]) -> str:
 
 def fates() -> str:
     """What becomes of each member that has no counterpart, or another name."""
-    rows = [f"| {_named(LEFT_OUT)} | not sent |"]
-    rows += [
-        f"| `{name}` other than `{_json(value)}` | bad: {why} |"
-        for name, (value, why) in ONLY_VALUES.items()
-    ]
-    rows.append(
-        f"| {_named(LENGTHS)} | not sent if it is the model's own length; another one is bad |"
-    )
-    rows += [f"| `{name}` | bad: {why} |" for name, why in REFUSED.items()]
-    rows += [f"| `{old}` | `{new}` |" for old, new in RENAMED.items()]
+    bad = {
+        f"`{name}` other than `{_json(value)}`": why for name, (value, why) in ONLY_VALUES.items()
+    }
+    bad |= {f"`{name}`": why for name, why in REFUSED.items()}
+    renamed = {f"`{old}`": f"`{new}`" for old, new in RENAMED.items()}
     for outer, names in NESTED.items():
-        rows += [f"| `{outer}.{old}` | `{new}` |" for old, new in names.items()]
-        rows.append(f"| `{outer}.*` | the member itself |")
-    rows += [
-        f"| `{old}`, for models of the Responses API | `{new}` |"
+        renamed |= {f"`{outer}.{old}`": f"`{new}`" for old, new in names.items()}
+        renamed[f"`{outer}.*`"] = "the member itself"
+    renamed |= {
+        f"`{old}`, for models of the Responses API": f"`{new}`"
         for old, new in RESPONSES_NAMES.items()
+    }
+    rows = [
+        f"| {_named(LEFT_OUT)} | not sent |",
+        *_by_fate({name: f"bad: {why}" for name, why in bad.items()}),
+        f"| {_named(LENGTHS)} | not sent if it is the model's own length; another one is bad |",
+        *_by_fate(renamed),
     ]
     return "\n".join(["| in the record | in the request |", "|---|---|", *rows]) + "\n"
+
+
+def _by_fate(fates: dict[str, str]) -> list[str]:
+    """A row for each fate, with all members that share it."""
+    members: dict[str, list[str]] = {}
+    for name, fate in fates.items():
+        members.setdefault(fate, []).append(name)
+    return [f"| {', '.join(names)} | {fate} |" for fate, names in members.items()]
 
 
 def _json(value: object) -> str:
