@@ -33,10 +33,8 @@ def _named(names: Iterable[str]) -> str:
 
 def fates() -> str:
     """What becomes of each member that has no counterpart, or another name."""
-    bad = {
-        f"`{name}` other than `{_json(value)}`": why for name, (value, why) in ONLY_VALUES.items()
-    }
-    bad |= {f"`{name}`": why for name, why in REFUSED.items()}
+    bad = [f"`{name}` other than `{_json(value)}`" for name, (value, _) in ONLY_VALUES.items()]
+    bad += [f"`{name}`" for name in REFUSED]
     renamed = {f"`{old}`": f"`{new}`" for old, new in RENAMED.items()}
     for outer, names in NESTED.items():
         renamed |= {f"`{outer}.{old}`": f"`{new}`" for old, new in names.items()}
@@ -47,8 +45,8 @@ def fates() -> str:
     }
     rows = [
         f"| {_named(LEFT_OUT)} | not sent |",
-        *_by_fate({name: f"bad: {why}" for name, why in bad.items()}),
-        f"| {_named(LENGTHS)} | not sent if it is the model's own length; another one is bad |",
+        f"| {', '.join(bad)} | `bad_record`; the message says why |",
+        f"| {_named(LENGTHS)} | not sent if it is the model's own length; another one is `bad_record` |",
         *_by_fate(renamed),
     ]
     return "\n".join(["| in the record | in the request |", "|---|---|", *rows]) + "\n"
