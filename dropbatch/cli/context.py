@@ -7,19 +7,24 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import IntEnum
 from functools import cached_property
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
-from dropbatch.client.find import is_many, newest_jobs
+from dropbatch.client.client import Client
+from dropbatch.client.find import is_many, newest_jobs, time_of
 from dropbatch.client.job import Job
 from dropbatch.client.progress import printable, shortened
+from dropbatch.client.stack import DEFAULT_NAME, Stack
 from dropbatch.client.threads import at_once
 from dropbatch.core.names import JOB_ID
+from dropbatch.core.options import written_options
 from dropbatch.errors import (
     Error,
     IdUnknown,
@@ -32,13 +37,6 @@ from dropbatch.errors import (
     TimedOut,
     UsageError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from datetime import datetime
-
-    from dropbatch.client.client import Client
-    from dropbatch.client.stack import Stack
 
 Command = TypeVar("Command", bound=click.Command)
 Out = TypeVar("Out")
@@ -162,9 +160,6 @@ class Context:
     @cached_property
     def client(self) -> Client:
         """The client of the stack, made when it is first needed."""
-        from dropbatch.client.client import Client
-        from dropbatch.client.stack import DEFAULT_NAME
-
         return Client(self.stack_name or DEFAULT_NAME, local=self.local)
 
     @property
@@ -330,8 +325,6 @@ options = click.option(
 
 def parse_options(pairs: Iterable[str], named: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
     """The values of `-o`, and of options that have a name of their own, by name."""
-    from dropbatch.core.options import written_options
-
     every = list(named)
     for pair in pairs:
         name, separator, value = pair.partition("=")
@@ -343,8 +336,6 @@ def parse_options(pairs: Iterable[str], named: Iterable[tuple[str, str]] = ()) -
 
 def parse_since(_context: click.Context, _option: click.Parameter, value: str) -> datetime:
     """Parse a time in the past."""
-    from dropbatch.client.find import time_of
-
     try:
         return time_of(value)
     except UsageError as error:

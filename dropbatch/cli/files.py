@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dropbatch.cli.context import note
 from dropbatch.client import aws
 from dropbatch.client.download import MANIFEST, read_manifest, writing, written_names
 from dropbatch.client.sources import is_stored, stored_name, upload_name
-from dropbatch.client.stack import S3
+from dropbatch.client.stack import S3, Stack
 from dropbatch.client.submit import EVER, path_in_place
 from dropbatch.client.upload import upload_key
 from dropbatch.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from dropbatch.client.stack import Stack
 
 MAX_NAMES = 20
 """At most this many files are named in a message."""

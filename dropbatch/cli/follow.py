@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from dropbatch.cli.context import Exit, bar_of, emit, exit_of, is_json, note, said, worst
 from dropbatch.cli.files import path_in
 from dropbatch.client.download import MANIFEST, read_manifest, remove_unchanged
-from dropbatch.client.export import Delivery, deliver
+from dropbatch.client.export import Delivery, Exported, deliver
+from dropbatch.client.job import Job
+from dropbatch.client.merge import Merged
 from dropbatch.client.progress import Progress
 from dropbatch.client.threads import at_once
 from dropbatch.client.wait import Total, each_over
 from dropbatch.errors import Error, Interrupted
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from dropbatch.client.export import Exported
-    from dropbatch.client.job import Job
-    from dropbatch.client.merge import Merged
-
-    Ended = tuple[Job, dict[str, Any] | Error]
+Ended = tuple[Job, dict[str, Any] | Error]
 
 DOWNLOADS_AT_ONCE = 8
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -25,15 +25,11 @@ from dropbatch.cli.context import (
 )
 from dropbatch.cli.follow import Following, failure_of, get_files
 from dropbatch.client.download import EXPORTS, check_kinds, writing
+from dropbatch.client.job import Job
 from dropbatch.client.report import report as page
 from dropbatch.client.submit import retry as retry_job
 from dropbatch.core.names import JobState
 from dropbatch.errors import NotFound, NothingToRetry, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dropbatch.client.job import Job
 
 
 @click.command()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
@@ -25,15 +26,11 @@ from dropbatch.cli.context import (
 from dropbatch.cli.follow import Following
 from dropbatch.client.download import blocks_of
 from dropbatch.client.find import history, newest, wait_for_job
+from dropbatch.client.job import Job
 from dropbatch.client.progress import describe, duration
 from dropbatch.client.records import lines_of
 from dropbatch.core.names import FINAL_JOB_STATES, JOB_ID, JobState, job_record, job_time
 from dropbatch.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from dropbatch.client.job import Job
 
 STATES = tuple(state.value for state in JobState)  # click would take the names of the members.
 

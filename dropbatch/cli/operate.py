@@ -6,27 +6,23 @@ import logging
 import os
 import re
 import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple
 
 import click
 
 from dropbatch.cli.context import Context, Exit, as_json, emit, gone, pass_context
 from dropbatch.client import aws, events
 from dropbatch.client.find import history
-from dropbatch.core.models import catalog, is_model
+from dropbatch.client.stack import Stack
+from dropbatch.core.models import Catalog, Model, catalog, is_model
 from dropbatch.core.names import FINAL_JOB_STATES, STACK_CONTROL
 from dropbatch.errors import Error, UsageError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from decimal import Decimal
-
-    from dropbatch.client.stack import Stack
-    from dropbatch.core.models import Catalog, Model
-
-    Level = Literal["ok", "note", "bad", "unknown"]
-    Told = Iterator[tuple[Level, str]]
+Level = Literal["ok", "note", "bad", "unknown"]
+Told = Iterator[tuple[Level, str]]
 
 # ── models ────────────────────────────────────────────────────────────────────────────────────────
 

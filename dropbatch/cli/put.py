@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -32,22 +34,15 @@ from dropbatch.cli.context import (
 from dropbatch.cli.files import MAX_NAMES, Planned, begin, path_in, plan, resumes_since, some
 from dropbatch.cli.follow import Following
 from dropbatch.client.job import Job
-from dropbatch.client.submit import find_existing, prepare
+from dropbatch.client.stack import Stack
+from dropbatch.client.submit import Submission, find_existing, prepare
 from dropbatch.client.threads import at_once
-from dropbatch.client.upload import PART_BYTES, abort_under_way
+from dropbatch.client.upload import PART_BYTES, Uploaded, abort_under_way
 from dropbatch.client.validate import validate as check
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.names import upload_path
 from dropbatch.core.options import GONE
 from dropbatch.errors import Error, Interrupted, NotFound, UploadRefused, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from datetime import datetime
-
-    from dropbatch.client.stack import Stack
-    from dropbatch.client.submit import Submission
-    from dropbatch.client.upload import Uploaded
 
 FILES_AT_ONCE = 8
 MIN_BAR_BYTES = 8 << 20

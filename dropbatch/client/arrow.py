@@ -8,12 +8,15 @@ from __future__ import annotations
 import itertools
 import json
 from array import array
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dropbatch.client.frames import pyarrow
 from dropbatch.client.records import (
+    Record,
+    ResultFiles,
     answer_column,
     delimiter_of,
     is_native,
@@ -26,12 +29,6 @@ from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.formats.tables import Columns, answer_text, read_fields
 from dropbatch.core.read.rows import split_row
 from dropbatch.errors import Error
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from dropbatch.client.records import Record, ResultFiles
-
 
 CHUNK_RECORDS = 4_096
 """Records of one Arrow batch: 6 MB of embeddings of 384 numbers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -14,8 +15,6 @@ from dropbatch.core.names import encryption
 from dropbatch.errors import ConnectionLost, Error, NotFound, NotPermitted, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     import boto3
 
 _DENIED = {

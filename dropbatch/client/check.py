@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from dropbatch.core import names
 from dropbatch.core.models import model_advice
 from dropbatch.core.options import Options, file_options, metadata_options, path_options, resolve
 from dropbatch.core.plan import (
     Checkpoint,
+    Planned,
     StackLimits,
     check_model,
     check_path,
@@ -20,16 +21,10 @@ from dropbatch.core.plan import (
     with_default_model,
 )
 from dropbatch.core.read import cut
-from dropbatch.core.read.form import read_beginning
+from dropbatch.core.read.cut import Cut
+from dropbatch.core.read.form import Beginning, read_beginning
 from dropbatch.core.read.lines import windows
 from dropbatch.errors import NoRecordFits, UploadRefused, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from dropbatch.core.plan import Planned
-    from dropbatch.core.read.cut import Cut
-    from dropbatch.core.read.form import Beginning
 
 _USAGE = frozenset({"bad_options", "bad_model", "no_model", "path_too_long"})
 """Codes of faults that are not the file's."""

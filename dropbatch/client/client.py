@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date
+from os import PathLike
+from typing import Any, BinaryIO, Literal
 
 from dropbatch.client import aws
 from dropbatch.client.find import find_job, history, jobs_under, time_of
+from dropbatch.client.job import Job
 from dropbatch.client.stack import find_stack
 from dropbatch.client.submit import prepare
 from dropbatch.core import names
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from datetime import date
-    from os import PathLike
-
-    from dropbatch.client.job import Job
 
 
 class Client:

@@ -9,19 +9,15 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, TypeGuard
 
+from dropbatch.client.job import Job
 from dropbatch.client.stack import CHUNK_BYTES, blocks
 from dropbatch.errors import Error, Taken, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-    from typing import TypeGuard
-
-    from dropbatch.client.job import Job
 
 MANIFEST = "manifest.json"
 BEDROCK_MANIFEST = "manifest.json.out"

@@ -5,16 +5,13 @@ The functions keep it in one item of the table for each account; this module onl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dropbatch.client import aws
+from dropbatch.client.stack import Stack
 from dropbatch.core import names
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from dropbatch.client.stack import Stack
 
 State = Literal["on", "off", "not set up", "refused", "unavailable"]
 

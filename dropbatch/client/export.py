@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from dropbatch.client.arrow import record_batches, vector_column, width_of, with_gaps
 from dropbatch.client.download import (
     EXPORTS,
+    Downloaded,
     blocks_of,
     blocks_of_file,
     check_kinds,
@@ -21,20 +24,11 @@ from dropbatch.client.download import (
     writing,
 )
 from dropbatch.client.frames import pyarrow
-from dropbatch.client.merge import merge_retries
-from dropbatch.client.records import files_of
+from dropbatch.client.job import Job
+from dropbatch.client.merge import Merged, merge_retries
+from dropbatch.client.records import ResultFiles, files_of
 from dropbatch.core.formats.base import encode_line as encode
 from dropbatch.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from dropbatch.client.download import Downloaded
-    from dropbatch.client.job import Job
-    from dropbatch.client.merge import Merged
-    from dropbatch.client.records import ResultFiles
-
 
 VECTORIZE = "vectorize"
 """The export that takes embeddings alone."""

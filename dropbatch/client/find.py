@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from fnmatch import translate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dropbatch.client import aws
 from dropbatch.client.job import Job, no_job
-from dropbatch.client.stack import pages_of
+from dropbatch.client.stack import Stack, pages_of
 from dropbatch.client.upload import uploaded_as
 from dropbatch.client.wait import MIN_READ_SECONDS, end_of
 from dropbatch.core import names
 from dropbatch.errors import Error, NotFound, TimedOut, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from datetime import date
-
-    from dropbatch.client.stack import Stack
-
 
 MAX_PARALLEL_READS = 16
 NAMED_SECONDS = 60.0

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from dropbatch.errors import UploadRefused, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
 
 CHUNK_BYTES = 1 << 20
 SUFFIXES = (".parquet", ".pq", ".arrow", ".arrows", ".ipc", ".feather")

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dropbatch.client import aws
+from dropbatch.client.stack import Stack
+from dropbatch.client.upload import Uploaded
 from dropbatch.core import names
 from dropbatch.errors import Error, JobFailed, NotFound, NotOver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
     from dropbatch.client.export import Delivery
     from dropbatch.client.records import Record, ResultFiles
-    from dropbatch.client.stack import Stack
-    from dropbatch.client.upload import Uploaded
 
 
 def no_job(path: str, notice: Mapping[str, Any]) -> NotFound:
@@ -195,13 +193,11 @@ class Job:
                 export does not exist, or takes embeddings alone.
             Error: a file does not match the manifest.
         """
-        from pathlib import Path as LocalPath
-
         from dropbatch.client.export import deliver
 
         return deliver(
             self.resolved(),
-            LocalPath(folder),
+            Path(folder),
             progress,
             merged=merged,
             exports=exports,

@@ -14,12 +14,13 @@ from __future__ import annotations
 import re
 import sqlite3
 import warnings
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from dropbatch.client.download import (
     MERGED_ERRORS,
@@ -41,10 +42,6 @@ from dropbatch.client.records import (
 from dropbatch.core.formats.base import NULL, encode, is_retried, members_of, value_of
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.errors import NotFound
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _SCHEMA = """
 PRAGMA journal_mode = OFF;

@@ -14,14 +14,12 @@ import threading
 import time
 import unicodedata
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from dropbatch.core.names import FINAL_JOB_STATES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 PLAIN_EVERY_SECONDS = 30.0
 """Seconds between two plain lines of a job if only its counts changed."""

@@ -9,8 +9,9 @@ the two files, read side by side, tell every record's fate in every format.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,10 +20,6 @@ from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.formats.tables import IS_ANSWER, REFERENCE_COLUMNS, Columns, read_fields
 from dropbatch.core.read.rows import OverlongRecord, read_rows, split_row
 from dropbatch.errors import Error, NotFound
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
 
 DEFAULT_FORMAT = "native"
 """The format of a job that ended before its own was known."""

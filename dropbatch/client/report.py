@@ -9,23 +9,20 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from html import escape
 from importlib.resources import files
 from itertools import accumulate, islice
 from math import log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from dropbatch.client.download import blocks_of
+from dropbatch.client.job import Job
 from dropbatch.core.formats.base import NULL, begins, compact
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from dropbatch.client.job import Job
 
 MAX_ERRORS_BYTES, MAX_BATCHES = 16_000_000, 20_000  # What is read of a larger job.
 MAX_AMBIGUOUS = 200

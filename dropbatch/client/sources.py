@@ -11,17 +11,19 @@ import math
 import os
 import secrets
 import stat
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
 from dropbatch.client.frames import (
     SUFFIXES,
+    Table,
     beginning_of,
     csv_chunks,
     is_table,
@@ -29,14 +31,8 @@ from dropbatch.client.frames import (
     table_of_file,
     table_of_frame,
 )
-from dropbatch.client.stack import S3, blocks, find_object, object_file
+from dropbatch.client.stack import S3, Stack, blocks, find_object, object_file
 from dropbatch.errors import Error, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from dropbatch.client.frames import Table
-    from dropbatch.client.stack import Stack
 
 CHUNK_BYTES = 1 << 20
 _TABLE = {"format": "csv"}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from functools import cached_property
 from itertools import chain
 from os import PathLike
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from dropbatch.client import aws
 from dropbatch.client.check import check_beginning
@@ -29,18 +30,13 @@ from dropbatch.client.sources import (
     open_stored,
     stream_of,
 )
-from dropbatch.client.stack import S3, common_prefix, find_object, pages_of
+from dropbatch.client.stack import S3, Stack, common_prefix, find_object, pages_of
 from dropbatch.client.threads import at_once
 from dropbatch.client.upload import Uploaded, copy, upload, upload_key, uploaded_as, uploaded_of
 from dropbatch.core import names
 from dropbatch.core.models import model_advice
 from dropbatch.core.options import metadata_of, option_name, options_keys
 from dropbatch.errors import NotFound, NothingToRetry, NotPermitted, UploadRefused, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from dropbatch.client.stack import Stack
 
 DIGEST = "source-digest"
 """Metadata of an upload: what tells its source's content from another."""

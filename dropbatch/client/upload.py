@@ -12,25 +12,20 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from itertools import chain
 from threading import Thread
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from dropbatch.client import aws
-from dropbatch.client.stack import CONDITION_FAILED, head_of
+from dropbatch.client.stack import CONDITION_FAILED, Stack, head_of
 from dropbatch.client.threads import at_once
 from dropbatch.core import names
 from dropbatch.errors import ConnectionLost, Error, IdUnknown, NotFound, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from dropbatch.client.stack import Stack
-
 
 In = TypeVar("In")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -17,10 +18,12 @@ from dropbatch.client.upload import upload_key
 from dropbatch.core import names
 from dropbatch.core.cost import BYTES_PER_TOKEN, Tokens, cost_of, estimate_tokens, output_tokens
 from dropbatch.core.formats.base import begins
-from dropbatch.core.models import model_advice
+from dropbatch.core.models import Model, model_advice
 from dropbatch.core.options import Options, encode_options, metadata_of, options_keys
 from dropbatch.core.plan import (
     Checkpoint,
+    Planned,
+    SplitPlan,
     StackLimits,
     check_model,
     check_path,
@@ -28,18 +31,11 @@ from dropbatch.core.plan import (
     with_default_model,
 )
 from dropbatch.core.read import cut
+from dropbatch.core.read.cut import Cut
 from dropbatch.core.read.form import read_beginning
 from dropbatch.core.read.index import record_spans
 from dropbatch.core.read.unpack import decompress
 from dropbatch.errors import UploadRefused, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import BinaryIO
-
-    from dropbatch.core.models import Model
-    from dropbatch.core.plan import Planned, SplitPlan
-    from dropbatch.core.read.cut import Cut
 
 MAX_LISTED = 100
 """Bad records that a report lists."""

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from dropbatch.client.job import Job, no_job
+from dropbatch.client.progress import Progress
 from dropbatch.client.stack import common_prefix, pages_of
 from dropbatch.client.threads import at_once
 from dropbatch.core.names import FINAL_JOB_STATES, JobState
 from dropbatch.errors import ConnectionLost, Error, Interrupted, NotFound, TimedOut
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from dropbatch.client.progress import Progress
 
 Found = dict[str, Any] | Error
 """The manifest of a job that is over, or why there is none."""

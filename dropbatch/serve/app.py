@@ -11,8 +11,9 @@ import logging
 import re
 import socket
 import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -22,7 +23,9 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dropbatch.client.stack import Stack
 from dropbatch.core.models import catalog
 from dropbatch.errors import Error, UsageError
 from dropbatch.serve import objects
@@ -32,14 +35,7 @@ from dropbatch.serve.objects import ApiError, of_library, wrong
 from dropbatch.serve.results import Results
 from dropbatch.serve.store import Store
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-    from dropbatch.client.stack import Stack
-
-    Out = TypeVar("Out")
+Out = TypeVar("Out")
 
 logger = logging.getLogger(__name__)
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dropbatch.client.find import job_ids
 from dropbatch.client.job import Job
+from dropbatch.client.stack import ObjectHead
 from dropbatch.core.formats.openai import BATCH_ENDPOINTS
 from dropbatch.core.models import model_id
 from dropbatch.core.names import FINAL_JOB_STATES, INBOX, JobState, denied_notice, job_id
@@ -21,6 +23,7 @@ from dropbatch.core.plan import StackLimits, first_plan, plan_upload, with_defau
 from dropbatch.core.read.form import read_beginning
 from dropbatch.errors import Error, UploadRefused, UsageError
 from dropbatch.serve import objects
+from dropbatch.serve.files import Files
 from dropbatch.serve.objects import (
     FINAL_STATUSES,
     ApiError,
@@ -30,14 +33,7 @@ from dropbatch.serve.objects import (
     no_such,
     wrong,
 )
-from dropbatch.serve.store import MAX_PAGE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from dropbatch.client.stack import ObjectHead
-    from dropbatch.serve.files import Files
-    from dropbatch.serve.store import Store
+from dropbatch.serve.store import MAX_PAGE, Store
 
 MAX_NAME, MAX_VALUE = 64, 512
 """Characters of a name and of a value in a batch's metadata."""

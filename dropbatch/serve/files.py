@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, unquote
 
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 
+from dropbatch.client.stack import ObjectHead
 from dropbatch.serve import objects
 from dropbatch.serve.objects import ApiError, file_object, no_such, wrong
-from dropbatch.serve.store import MAX_PAGE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from starlette.datastructures import FormData
-
-    from dropbatch.client.stack import ObjectHead
-    from dropbatch.serve.store import Store
+from dropbatch.serve.store import MAX_PAGE, Store
 
 MAX_FILE_BYTES = 5 << 30
 """What one call of S3 takes; it reads the file from the disk, so that none is in memory."""

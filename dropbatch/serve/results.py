@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from dropbatch.core.names import INBOX, result
 from dropbatch.serve import objects
+from dropbatch.serve.batches import Batches
 from dropbatch.serve.files import BLOCK_BYTES
 from dropbatch.serve.objects import batch_object, file_object, no_such
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dropbatch.serve.batches import Batches
 
 ANSWERED = 200
 _KNOWN_SIZES = 2_000

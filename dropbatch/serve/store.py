@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from dropbatch.client import aws
-from dropbatch.client.stack import CONDITION_FAILED, ObjectHead, blocks, head_of
+from dropbatch.client.stack import CONDITION_FAILED, ObjectHead, Stack, blocks, head_of
 from dropbatch.client.upload import copy_parts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from dropbatch.client.stack import Stack
 
 Out = TypeVar("Out")
 
