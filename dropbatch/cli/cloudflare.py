@@ -78,11 +78,7 @@ class Api:
         return self.call("GET", path)
 
     def call(self, method: str, path: str) -> Reply:
-        """Call a path below the base URL.
-
-        Raises:
-            Error: no reply arrived.
-        """
+        """Call a path below the base URL; `Error` if no reply arrived."""
         url = f"{self.base_url}{path}"
         headers = {"User-Agent": USER_AGENT, "Authorization": f"Bearer {self.token}"}
         request = urllib.request.Request(url, None, headers, method=method)  # noqa: S310 - checked below
@@ -103,13 +99,7 @@ class Api:
 
 
 def _trust() -> ssl.SSLContext:
-    """Certificates that this machine or boto3 trusts.
-
-    Python.org's Python on a Mac knows none, a proxy has its own.
-
-    Raises:
-        Error: a file that a variable names cannot be read.
-    """
+    """Certificates that this machine or boto3 trusts: Python.org's Python on a Mac knows none."""
     from dropbatch.client.aws import trusted_bundles
 
     context = ssl.create_default_context()
@@ -140,8 +130,7 @@ def api_of(base_url: str, account: str, token: str) -> Api:
 def check_token(api: Api) -> str:
     """List one model; return what is wrong with the token and how to fix it, empty if nothing is.
 
-    Success proves that the token is valid and may read Workers AI in this account. Only a submit,
-    which is billed, would prove that it may run models.
+    Only a submit, which is billed, would prove that it may run models.
 
     Raises:
         Error: no reply arrived, or one that says nothing about the token.
@@ -167,11 +156,6 @@ def check_token(api: Api) -> str:
 
 
 def _telling(reply: Reply) -> Reply:
-    """A reply that says something about the token.
-
-    Raises:
-        Error: it does not.
-    """
     if reply.status not in {HTTPStatus.OK, *_REFUSALS}:
         raise Error(f"Cloudflare cannot check the token now ({reply}). Try again later.")
     return reply

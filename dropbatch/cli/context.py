@@ -147,10 +147,7 @@ def standard_input() -> TextIO:
 
 @dataclass
 class Context:
-    """The stack that the options name, before or after the verb.
-
-    `stack_name` is empty if nothing names one.
-    """
+    """The stack that the options name, before or after the verb."""
 
     stack_name: str = field(default_factory=lambda: os.environ.get("DROPBATCH_STACK", ""))
     local: bool = False
@@ -172,11 +169,8 @@ class Context:
     ) -> tuple[list[Job], bool]:
         """The jobs that names mean, each once; and whether they may be several.
 
-        A name may be a path prefix that ends in a slash or a pattern: the newest job of each path;
-        or `-`: lines of standard input that begin with an id, as `ls` prints them, also with
-        `--json`. If they may be several, one that means no job is said, and counts in `code`.
-
-        `find` finds the job of a name that means one; `Client.job` if not given.
+        If so, a name that means no job is said, and counts in `code`. `-` is lines of standard
+        input that begin with an id, also with `--json`. `find` finds the job of one name.
         """
         found: dict[Job, None] = {}
         many = len(names) > 1 or any(name == "-" or is_many(name) for name in names)
@@ -203,10 +197,7 @@ class Context:
     def each(
         self, function: Callable[[Job], Out], jobs: Iterable[Job], *, many: bool
     ) -> Iterator[tuple[Job, Out]]:
-        """Call a function for each job, some at the same time; yield each with its result.
-
-        What fails for one of many is said, and the others go on.
-        """
+        """Call a function for each job; yield each with its result. Of many, what fails is said."""
 
         def tried(job: Job) -> Out | Error:
             try:
@@ -242,7 +233,6 @@ class Context:
             yield from jobs
 
     def _of_lines(self) -> Iterator[Job | Error]:
-        """The jobs that the lines of standard input name."""
         lines = standard_input()
         if isinstance(lines, TextIOWrapper):
             lines.reconfigure(errors="backslashreplace")  # A line that is no text.

@@ -45,10 +45,7 @@ def some(names: Sequence[str]) -> str:
 def plan(
     sources: Sequence[str], name: str | None, stack: Callable[[], Stack]
 ) -> tuple[list[Planned], bool]:
-    """The files that the arguments and --name mean, and whether they are or may be several.
-
-    `stack` is only asked for what lies in S3.
-    """
+    """The files that the arguments and --name mean, and whether they are or may be several."""
     many = len(sources) > 1 or any(map(_is_folder, sources))
     if name is not None and not name.endswith("/") and many:
         raise UsageError("--name must end with a slash when several files are uploaded.")
@@ -156,10 +153,7 @@ def _unreadable(error: OSError) -> None:
 
 
 def _stored(stack: Stack, url: str, name: str, left_out: list[str]) -> Iterator[Planned]:
-    """The objects under a prefix of a bucket, under the name of the prefix's last folder.
-
-    Those of the source bucket have the path there under which the stack reads them.
-    """
+    """The objects under a prefix, below its last folder's name, or as the stack reads them."""
     bucket, _, prefix = url.removeprefix(S3).partition("/")
     top = len(prefix.rstrip("/").rpartition("/")[0])
     pages = stack.s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
@@ -208,8 +202,8 @@ def _begun(folder: Path) -> datetime | None:
 def begin(folder: Path, places: Mapping[tuple[str, str], Path]) -> None:
     """Note in a folder of results that a `put` begins; nothing of it is sent yet.
 
-    `places`: where each job's files will lie, by the bucket and the key of its upload. One that has
-    another job's files is refused.
+    `places`: where each job's files will lie, by bucket and key of its upload. One that has another
+    job's files is refused.
     """
     has_begun = (folder / BEGUN).exists()
     for of, place in places.items():

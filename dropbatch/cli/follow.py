@@ -33,7 +33,6 @@ class Following:
         strict: whether failed records are a failure.
         folder: where to download the results; None: nowhere.
         many: whether each job has its own folder in it, and the end is one table.
-        timeout: seconds after which to give up.
         go_on: what to do after an interruption, for a message; empty for the usual.
         replaces: whether files of an older job of the same path are replaced.
         download: arguments of `Job.download`.
@@ -50,10 +49,7 @@ class Following:
     whole: bool = False
 
     def follow(self, jobs: Sequence[Job]) -> Exit:
-        """Wait until jobs are over, download what is wanted, print how each ended.
-
-        Return the worst exit code.
-        """
+        """Wait for jobs, download what is wanted, print how each ended; the worst exit code."""
         ended = each_over(jobs, Progress(), self.timeout, self.go_on or _go_on(jobs))
         if not self.many and len(jobs) == 1:
             (only,) = ended
@@ -74,7 +70,6 @@ class Following:
     # ── one job ───────────────────────────────────────────────────────────────────────────────────
 
     def _one(self, job: Job, manifest: dict[str, Any] | Error) -> Exit:
-        """Say how the only job ended, and download its files."""
         if isinstance(manifest, Error):
             raise manifest
         emit(manifest)
@@ -173,19 +168,16 @@ def _can_retry(found: dict[str, Any] | Error) -> bool:
 
 
 def _note_failed(which: str, *, can_retry: bool) -> None:
-    """Say what shows why records failed, and what tries those again that may succeed."""
     again = f", `dropbatch retry {which}` tries them again" if can_retry else ""
     note(f"`dropbatch report {which.rstrip('.')}` shows why records failed{again}.")
 
 
 def _go_on(jobs: Sequence[Job]) -> str:
-    """What to do after an interruption."""
     which, them = (jobs[0].id, "it") if len(jobs) == 1 else ("JOB...", "them")
     return f"`dropbatch wait {which}` waits for {them}, `dropbatch cancel {which}` stops {them}."
 
 
 def _row(job: Job, found: dict[str, Any] | Error, done: object) -> str:
-    """How a job ended, in a line."""
     says = said(done) if isinstance(done, Error) else ""
     state, counts, cost = "no job", {}, ""
     if isinstance(found, dict):
@@ -211,7 +203,6 @@ class _Cost:
     unknown: int = 0
 
     def add(self, found: dict[str, Any] | Error) -> None:
-        """Add a job that is over."""
         if isinstance(found, Error):
             return
         if cost := found["cost"]:
@@ -249,13 +240,10 @@ def get_files(job: Job, folder: Path, **wanted: Any) -> Delivery:  # noqa: ANN40
 
 
 class _FilesBar:
-    """A bar for one file after another."""
-
     def __init__(self) -> None:
         self._name, self._held, self._bar = "", 0, bar_of("", 0, hidden=True)
 
     def show(self, name: str, held: int, size: int) -> None:
-        """Show how many bytes of a file are on this machine."""
         if name != self._name:
             self.close()
             self._name, self._held, self._bar = name, 0, bar_of(name, size)
@@ -264,7 +252,6 @@ class _FilesBar:
         self._held = held
 
     def close(self) -> None:
-        """End the last bar's line."""
         if self._name:
             self._bar.__exit__(None, None, None)
 

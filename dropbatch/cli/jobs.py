@@ -98,7 +98,6 @@ def wait(context: Context, *, jobs: Sequence[str], timeout: float | None, strict
 
 
 def _row(job: Job, status: Mapping[str, Any]) -> str:
-    """A job in one line."""
     counts = status.get("counts") or {}
     total = counts.get("total")
     done = counts.get("succeeded", 0) + counts.get("failed", 0)
@@ -154,7 +153,6 @@ def billed_again(manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def _first_failure(job: Job, manifest: Mapping[str, Any]) -> str:
-    """The first line of a finished job's `errors.jsonl`."""
     entry = next((one for one in manifest["files"] if one["kind"] == "errors"), None)
     if entry is None:
         return ""

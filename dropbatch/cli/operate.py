@@ -158,8 +158,7 @@ def redrive(context: Context) -> None:
 def redrive_queues(stack: Stack) -> dict[str, Redriven]:
     """Send the messages of the dead-letter queues back to their queues, by queue.
 
-    A message is deleted after its queue has accepted it. An interrupted run may send one twice,
-    which is harmless: every message may be delivered more than once.
+    An interrupted run may send one twice, which is harmless.
     """
     done: dict[str, Redriven] = {}
     for output, source in sorted(stack.outputs.items()):

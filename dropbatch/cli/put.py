@@ -230,7 +230,6 @@ def validation_lines(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _estimate(estimate: dict[str, Any]) -> str:
-    """Tokens and cost."""
     parts = [
         f"{estimate[name]:,} {name.replace('_', ' ')}"
         for name in ("input_tokens", "output_tokens")
@@ -251,7 +250,6 @@ class Sending:
     """The files of one `put`.
 
     Attributes:
-        skip_bad: leave out files that the stack would refuse.
         existing_since: leave out what the bucket holds since then; None: send everything.
         resumes: what sends the rest after an interruption, for a message.
         refused: why files are left out.
@@ -360,7 +358,6 @@ class Sending:
             emit(shown, f"{place}  job {job.id}")
 
     def _progress_of(self, submissions: Sequence[Submission], jobs: Mapping[str, Job]) -> str:
-        """Which files were uploaded, for a message."""
         names: dict[bool, list[str]] = {True: [], False: []}
         for one in submissions:
             names[one.key in jobs].append(one.source if isinstance(one.source, str) else "-")
@@ -379,7 +376,6 @@ class Sending:
 def _sender(
     stack: Stack, there: Mapping[str, Uploaded], advance: Callable[[int], None]
 ) -> Callable[[Submission], Job | Error]:
-    """What sends one file, on one of several threads."""
     large = Lock()
 
     def send(one: Submission) -> Job | Error:

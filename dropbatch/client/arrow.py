@@ -76,10 +76,7 @@ def _numbers(found: list[Any]) -> list[float] | None:
 
 
 def text_of(record: Record) -> str | None:
-    """A record's answer as text: its text or its tool calls, else the result as JSON.
-
-    None if it failed.
-    """
+    """A record's answer as text: its text or tool calls, else the result as JSON."""
     if record.result is None:
         return None
     return record.result if isinstance(record.result, str) else answer_text(encode(record.result))
@@ -95,17 +92,7 @@ def width_of(files: ResultFiles) -> int:
 
 
 def record_batches(files: ResultFiles, *, columns: bool = False) -> Any:
-    """A job's records as a `pyarrow.RecordBatchReader`.
-
-    Columns: `id` int64, `external_reference` string, `success` bool, `embedding`
-    fixed_size_list<float32>[n] or `answer` string, `error_code` and `error_message` string. Of a
-    table, if its columns are wanted: these, then `success` and the answer's; if the table has one
-    of these names, the answer's is `answer_2`.
-
-    Args:
-        files: the job's.
-        columns: whether a table's own columns are wanted, instead of `id` and `external_reference`.
-    """
+    """A job's records as a `pyarrow.RecordBatchReader`; what columns, `Job.to_arrow` says."""
     pa = pyarrow()
     width = width_of(files)
     schema = _schema(pa, width)
@@ -265,13 +252,7 @@ _END_COLUMNS = 2
 
 
 class OwnColumns(NamedTuple):
-    """The columns of an upload in its output.
-
-    Attributes:
-        delimiter: between the fields.
-        names: of all of the output's columns.
-        answer: the place of the answer; the upload's own columns come before it.
-    """
+    """The columns of an output: the upload's own come before the answer's place."""
 
     delimiter: bytes
     names: tuple[str, ...]
@@ -326,7 +307,6 @@ def _beside(
 
 
 def _texts(files: ResultFiles, own: OwnColumns) -> Iterator[list[tuple[str | None, ...]]]:
-    """The columns of a table's output, some rows at a time."""
     rows = table_rows(files.output())
     next(rows, None)
     while some := list(itertools.islice(rows, CHUNK_RECORDS)):

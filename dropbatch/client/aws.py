@@ -100,14 +100,8 @@ def sign_in(
 ) -> boto3.Session:
     """A session that finds region and credentials as the AWS CLI does.
 
-    A role is remembered where the AWS CLI remembers it, so that both ask for a code (MFA) once an
-    hour.
-
-    Args:
-        region: None for the configured one: as the AWS CLI, and unlike boto3, AWS_REGION comes
-            first.
-        profile: None for the configured one.
-        copy: where another program looks for roles.
+    A role is remembered where the AWS CLI does it, so that both ask for a code (MFA) once an hour;
+    `copy` is where another program looks for roles. Unlike for boto3, AWS_REGION comes first.
     """
     import boto3
     from botocore.session import get_session
@@ -184,7 +178,7 @@ def explained(*, retry: bool = False, advice: str = USERS_ADVICE) -> Iterator[No
     """Turn botocore's errors into messages that say what to do.
 
     Args:
-        retry: suppress the errors of a connection that was cut off, because the caller tries again.
+        retry: suppress the errors of a connection that was cut off: the caller tries again.
         advice: what to do about a call that is denied because nothing allows it.
     """
     try:
@@ -307,11 +301,10 @@ def _fitting(message: str, advice: str) -> str:
 
 
 def is_missing(s3: Any, bucket: str, key: str, error: Any) -> bool:  # noqa: ANN401 - boto3 makes its clients at run time
-    """Whether a read that failed with a `ClientError` did so because its object does not exist.
+    """Whether a read failed because its object does not exist.
 
-    S3 may answer 403 for a missing key to a caller who may not list the bucket without a prefix,
-    and the users' policy does not allow that: it would show every key. It allows to list this key,
-    which decides.
+    S3 may answer 403 for a missing key to a caller who may not list all keys, as users may not.
+    They may list this key, which decides.
     """
     from botocore.exceptions import ClientError
 

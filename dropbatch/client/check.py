@@ -42,16 +42,12 @@ def check_beginning(
 ) -> list[str]:
     """Check an upload's options, and its first 12 MB, before it is sent.
 
-    A file compressed with zstd is not checked where the package for it is missing.
-
     Args:
         stored: the file's bytes, in blocks; read only as far as needed.
         path: under `inbox/`.
         metadata: of the upload, as `metadata_of` returned it.
-        folder_options: content of the nearest `_options.json`; None if there is none, or it is not
-            known.
-        default_model: the stack's, empty if it has none; None if it is not known: then the upload
-            may name no model.
+        folder_options: content of the nearest `_options.json`.
+        default_model: the stack's; None if it is not known: then the upload may name no model.
 
     Returns:
         What is odd: the model, or records that cannot be sent.
@@ -79,10 +75,7 @@ def check_beginning(
 def resolved_options(
     key: str, metadata: Mapping[str, str], folder_options: bytes | None
 ) -> Options:
-    """The options that the metadata, the path and an `_options.json` give.
-
-    Without the stack's default model.
-    """
+    """The options that metadata, path and `_options.json` give, without the stack's model."""
     nearest = {} if folder_options is None else file_options(folder_options)
     return resolve([metadata_options(metadata), path_options(key), nearest])
 
@@ -113,10 +106,7 @@ class _BeginningOverError(Exception):
 def _check_records(
     planned: Planned, beginning: Beginning, notes: list[str], *, needs_model: bool
 ) -> None:
-    """Check the model, if there is a record, and how the records are divided.
-
-    A bad record would fail alone.
-    """
+    """Check the model, if there is a record, and how the records are divided."""
     plan = replace(planned.plan, first_requests=1, max_requests=1)
     if plan.model or needs_model:
         _check_model_and_records(planned._replace(plan=plan), beginning, notes)
@@ -127,7 +117,6 @@ def _check_records(
 
 
 def _check_model_and_records(planned: Planned, beginning: Beginning, notes: list[str]) -> None:
-    """Check that the model can be called, and that the first records can be sent to it."""
     model, seen, bad, is_all, first = planned.plan.model, 0, 0, True, None
     try:
         for one in batches_of(planned, _to_end(beginning, planned.plan.start)):

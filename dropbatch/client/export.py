@@ -44,11 +44,8 @@ class Exported:
     """A file and what it has.
 
     Attributes:
-        path: the file.
-        records: in it.
         left_out: failed records that it leaves out.
-        renamed: of Vectorize's: records whose id is not their reference, because that is missing,
-            long or not unique.
+        renamed: of Vectorize's: records whose id is not their reference.
     """
 
     path: Path
@@ -58,10 +55,7 @@ class Exported:
 
 
 def check_exports(job: Job, kinds: Iterable[str], *, merged: bool) -> None:
-    """Refuse what cannot be written, before anything is downloaded.
-
-    With the answers of retries, only these may show what an answer is.
-    """
+    """Refuse what cannot be written, before anything is downloaded."""
     pyarrow()
     if VECTORIZE in kinds and not merged:
         files = files_of(job.manifest(), lambda entry: blocks_of(job, entry))
@@ -148,10 +142,7 @@ def _as_text(pa: Any, batch: Any, schema: Any) -> Any:
 
 
 def _vector_texts(batch: Any) -> Any:
-    """The embeddings as JSON arrays, each number with as few digits as a float32 needs.
-
-    Null for none.
-    """
+    """The embeddings as JSON arrays, each number with as few digits as a float32 needs."""
     pa = pyarrow()
     column = batch.column(vector_column(batch.schema))
     vectors, width = column.drop_null(), column.type.list_size
@@ -167,9 +158,8 @@ def _vector_texts(batch: Any) -> Any:
 def _write_vectorize(batches: Any, path: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
     """Cloudflare Vectorize's lines; how many were written, left out and given an id.
 
-    A vector's id is its record's reference. Vectorize refuses a file with a long id, and of two
-    vectors with one id it keeps one, so a record whose reference is missing, long or another
-    record's has an id of its own.
+    Vectorize refuses a long id, and keeps one of two vectors with one id: a record whose reference
+    is missing, long or another record's has an id of its own.
     https://developers.cloudflare.com/vectorize/best-practices/insert-vectors/
     """
     if (width := batches.schema.field("embedding").type.list_size) > MAX_VECTORIZE_NUMBERS:
@@ -197,7 +187,6 @@ def _write_vectorize(batches: Any, path: Path, manifest: Mapping[str, Any]) -> d
 
 
 def _vectors(batches: Any) -> Iterator[tuple[int, str | None, str | None]]:
-    """Each record's id, reference and embedding as JSON."""
     for batch in batches:
         columns = batch.column("id"), batch.column("external_reference"), _vector_texts(batch)
         yield from zip(*(one.to_pylist() for one in columns), strict=True)
@@ -217,13 +206,7 @@ def _kept(reference: str | None) -> dict[str, str]:
 
 
 class Delivery(NamedTuple):
-    """What was written.
-
-    Attributes:
-        files: the job's own files, the manifest last.
-        merged: the output with the answers of retries; None if it was not wanted.
-        exports: one file for each export, in their order.
-    """
+    """What was written: the job's own files, the manifest last; the merged output; the exports."""
 
     files: list[Downloaded]
     merged: Merged | None
@@ -241,10 +224,7 @@ def deliver(
     force: bool = False,
     manifest: dict[str, Any] | None = None,
 ) -> Delivery:
-    """Do what `dropbatch.client.job.Job.download` says.
-
-    Read the manifest only if it is not given.
-    """
+    """Do what `Job.download` says; read the manifest only if it is not given."""
     exports = (exports,) if isinstance(exports, str) else exports
     check_kinds(exports)
     if exports:

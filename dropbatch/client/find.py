@@ -27,9 +27,8 @@ NAMED_SECONDS = 60.0
 def find_job(stack: Stack, name: str) -> Job:
     """Find the job that a name means.
 
-    A name that begins with `inbox/` is that upload. One with a job id in it is that job: an id, the
-    path of a result. Anything else is the path of an upload under `inbox/`. An upload's job is that
-    of its newest version, whether the stack has created it yet or not.
+    A name that begins with `inbox/` is that upload; one with a job id in it is that job; any other
+    is the path of an upload. Its job is that of its newest version, created already or not.
     """
     if not name.isascii() and "\\ud" in ascii(name):  # A name that is no UTF-8 is no key.
         raise NotFound(f"There is no job {name!r} in {stack.bucket}.")
@@ -106,10 +105,7 @@ def job_ids(stack: Stack, path: str) -> list[str]:
 
 
 def history(stack: Stack, since: datetime) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Jobs created since a time, oldest first, each with its status.
-
-    (`state` is `unknown` without one).
-    """
+    """Jobs created since a time, oldest first, each with its status; `unknown` without one."""
     after = f"{names.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}"
     with aws.explained(), ThreadPoolExecutor(MAX_PARALLEL_READS) as threads:
         for page in pages_of(stack, names.JOB_RECORDS, after):
@@ -177,10 +173,7 @@ def is_many(name: str) -> bool:
 
 
 def jobs_under(stack: Stack, prefix: str) -> Iterator[Job]:
-    """The jobs whose uploads' paths begin with a prefix, by path, the oldest of each path first.
-
-    Those of paths that are too long for a folder of results are not among them.
-    """
+    """The jobs whose uploads' paths begin with a prefix, by path, the oldest of each path first."""
     return (one for one in _under(stack, prefix) if isinstance(one, Job))
 
 
@@ -204,12 +197,9 @@ def _under(stack: Stack, prefix: str) -> Iterator[Job | str]:
 
 
 def newest_jobs(stack: Stack, name: str) -> Iterator[Job | Error]:
-    """The newest job of each path that a name means: a prefix that ends in a slash, or a pattern.
+    """The newest job of each path under a prefix, or that matches a pattern (`*`: slashes too).
 
     An upload of which S3 tells the stack nothing has no job: it is an error.
-
-    In a pattern, `*` matches any characters, also slashes; a name that ends in a slash means all
-    below it.
     """
     path = name.removeprefix(f"s3://{stack.bucket}/").lstrip("/")
     path = path.removeprefix(names.INBOX if path.startswith(names.INBOX) else _RESULTS)

@@ -1,8 +1,7 @@
 """Frames, and Parquet and Arrow files, as the CSV that is uploaded. Needs pyarrow.
 
 A column that cannot be a cell, such as a list, is left out with a warning unless it is needed: it
-is the input, the reference, or in the template. Whole numbers are written as such, also where
-missing values made floats of them.
+is the input, the reference, or in the template.
 """
 
 from __future__ import annotations
@@ -30,12 +29,7 @@ SCIENTIFIC = 1e10
 
 @dataclass(frozen=True)
 class Table:
-    """What is read as a table.
-
-    Attributes:
-        schema: of Arrow.
-        batches: the record batches with at least the named columns.
-    """
+    """What is read as a table: its schema, and its record batches with at least these columns."""
 
     schema: Any
     batches: Callable[[Sequence[str]], Iterable[Any]]
@@ -154,11 +148,7 @@ def _words(error: Exception) -> str:
 
 
 def csv_chunks(table: Table, template: str = "") -> tuple[Iterator[bytes], list[str]]:
-    """A table as CSV, some rows at a time: a header, then a row a record; and what is left out.
-
-    Null and NaN are the empty cell. A null of an only column would be a blank line, which is no
-    row; it is written as "".
-    """
+    """A table as CSV, some rows at a time, and what is left out. Null and NaN are empty cells."""
     pa = pyarrow()
     names = [one for one in table.schema.names if not one.startswith("__index_level_")]
     _check_names(names)
@@ -289,10 +279,7 @@ def _cells(pa: Any, column: Any, name: str, row: int, *, only: bool) -> Any:
 
 
 def _numbers(pa: Any, column: Any) -> Any:
-    """Floats, of which whole ones are written without a fraction and an exponent.
-
-    And NaN is null.
-    """
+    """Floats: NaN is null, whole ones are written without a fraction and an exponent."""
     compute = pa.compute
     column = column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
     column = compute.if_else(compute.is_nan(column), pa.scalar(None, column.type), column)

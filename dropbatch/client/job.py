@@ -81,10 +81,7 @@ class Job:
     # ── what is known ─────────────────────────────────────────────────────────────────────────────
 
     def resolved(self) -> Job:
-        """The job as the stack has created it: with its own id, if another upload has this one.
-
-        `uploaded` is None then; it is still there if the stack has not created the job yet.
-        """
+        """The job as the stack has created it: with its own id, if another upload has this one."""
         if self.uploaded is None:
             return self
         job = self
@@ -102,9 +99,6 @@ class Job:
 
     def status(self) -> dict[str, Any]:
         """The job's `status.json`; `{"state": "uploaded"}` until the stack has created the job.
-
-        While S3 tells the stack nothing of the upload, it is the notice that shows this: `waiting`,
-        later `failed`.
 
         Raises:
             NotFound: there is no such job.
@@ -181,16 +175,13 @@ class Job:
             folder: created if it does not exist.
             progress: called with a file's name, the bytes on this machine, and its size.
             merged: also write the output with each record's newest answer, retries included.
-            exports: also write the records as `parquet`, `csv` or `vectorize`; those with the
-                newest answers if `merged` is set. Needs pyarrow (extra `dropbatch[data]`).
-            columns: in these, give a table's own columns before the answers, instead of `id` and
-                `external_reference`.
+            exports: also write the records as `parquet`, `csv` or `vectorize`. Needs pyarrow.
+            columns: in these, give a table's own columns instead of `id` and `external_reference`.
             force: replace files of another job, or of another program, in the folder.
 
         Raises:
             NotFound: the job is not over.
-            UsageError: the folder has files of another job or program, or cannot be written; or an
-                export does not exist, or takes embeddings alone.
+            UsageError: the folder is another job's or cannot be written, or an export is none.
             Error: a file does not match the manifest.
         """
         from dropbatch.client.export import deliver
@@ -206,11 +197,7 @@ class Job:
         )
 
     def results(self, *, merged: bool = False) -> Iterator[Record]:
-        """The finished job's records, in input order; streamed.
-
-        Args:
-            merged: each record's newest answer, retries included; they are written to a temporary
-                file first.
+        """The finished job's records, in input order, streamed; `merged`: with the newest answers.
 
         Raises:
             NotFound: the job is not over, or has no output.
@@ -221,14 +208,12 @@ class Job:
     def to_arrow(self, *, merged: bool = False, columns: bool = True) -> Any:  # noqa: ANN401 - pyarrow has no types
         """The finished job's records as a `pyarrow.Table` (extra `dropbatch[data]`).
 
-        Of a table or a frame: its own columns as text, then `success`, `embedding` or `answer`,
-        `error_code`, `error_message`; if it has a column of such a name, the answer's is
-        `answer_2`. Of other uploads: `id`, `external_reference`, then the same.
+        Columns: `id`, `external_reference`, `success`, `embedding` or `answer`, `error_code`,
+        `error_message`. A table has its own, as text, instead of the first two.
 
         Args:
             merged: each record's newest answer, retries included.
-            columns: give a table's own columns; else `id` and `external_reference`, as for other
-                uploads.
+            columns: give a table's own columns.
 
         Raises:
             NotFound: the job is not over, or has no output.
@@ -263,11 +248,7 @@ class Job:
     # ── commands ──────────────────────────────────────────────────────────────────────────────────
 
     def cancel(self, *, now: bool = False) -> None:
-        """Cancel the job. Answers that have arrived are kept.
-
-        Args:
-            now: do not wait for batches that Workers AI has accepted; they may still be billed.
-        """
+        """Cancel the job; `now`: without the answers that Workers AI still makes, and may bill."""
         self._command("cancel now" if now else "cancel")
 
     def pause(self) -> None:
@@ -279,10 +260,7 @@ class Job:
         self._command("run")
 
     def retry(self, **options: object) -> Job:
-        """Try the failed records again, as a new job.
-
-        Args:
-            options: replace the job's own.
+        """Try the failed records again, as a new job; options replace the job's own.
 
         Raises:
             NotFound: the job is not over, or none of its records can be tried again.
@@ -305,8 +283,6 @@ def wait(
     jobs: Iterable[Job], *, timeout: float | None = None, check: bool = False, progress: bool = True
 ) -> Iterator[Job]:
     """Wait until jobs of one stack are over; yield each when it is.
-
-    Many cost a listing a page, not a call a job.
 
     Args:
         jobs: such as those of `Client.submit`, or `client.jobs(prefix="reviews/")`.

@@ -74,15 +74,7 @@ _RECORD_ID = b',"recordId":'
 
 
 class Files(NamedTuple):
-    """A finished job's files on this machine.
-
-    Attributes:
-        job_id: the job.
-        format: the upload's format.
-        retry_lines: lines of its retry file.
-        output: the path of its output.
-        errors: that of its `errors.jsonl`; None if no record failed.
-    """
+    """A finished job's files on this machine; `errors` is None if no record failed."""
 
     job_id: str
     format: str
@@ -101,12 +93,7 @@ class Skipped(NamedTuple):
 
 @dataclass
 class Merged:
-    """The merged output, how many answers of how many retries are in it, what was not placed.
-
-    Attributes:
-        path: the output.
-        errors: the records that still failed; None if there are none.
-    """
+    """The merged output, how many answers of how many retries are in it, what was not placed."""
 
     path: Path
     format: str
@@ -126,10 +113,7 @@ class Merged:
 
 @contextmanager
 def merged_files(job: Job) -> Iterator[ResultFiles]:
-    """A job's records with the answers of its retries, in temporary files.
-
-    Warns of each retry that is skipped.
-    """
+    """A job's records with the answers of its retries, in temporary files."""
     with TemporaryDirectory() as folder:
         merged = merge_retries(job, Path(folder))
         for one in merged.skipped:
@@ -206,7 +190,6 @@ class Merging:
     """The newest answers for a job's failed records."""
 
     def __init__(self, first: Files, scratch: Path) -> None:
-        """Read which records of the job failed."""
         self.merged = Merged(first.output.with_name(merged_name(first.output.name)), first.format)
         self._first = first
         self._retry_lines = {first.job_id: first.retry_lines}
@@ -220,10 +203,7 @@ class Merging:
         self._db.close()
 
     def add(self, retry: Files, parent: str) -> None:
-        """Take a retry's answers. Call this for older retries first.
-
-        Call this for older retries first.
-        """
+        """Take a retry's answers. Call this for older retries first."""
         if problem := self._mismatch(retry, parent):
             self.merged.skipped.append(Skipped(retry.job_id, 0, problem))
             return
@@ -311,7 +291,6 @@ class Merging:
         return total
 
     def _placed_lines(self, retry: Files) -> Iterator[tuple[int, bytes, int]]:
-        """A retry's lines that have a place, with it, and whether they are answers."""
         placed = self._db.execute(
             "SELECT id, place, success FROM found LEFT JOIN placed USING (id) ORDER BY id"
         )

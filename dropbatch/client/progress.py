@@ -65,20 +65,13 @@ class Progress:
     _lines: int = 0
 
     def __post_init__(self) -> None:
-        """Find out whether this is a terminal."""
         if self.on_terminal is None:
             self.on_terminal = not self.notebook and self.out.isatty()
 
     def show(
         self, statuses: Mapping[str, Mapping[str, Any]], total: Mapping[str, Any] | None = None
     ) -> None:
-        """Show jobs as they are now.
-
-        Args:
-            statuses: contents of status.json, by name.
-            total: of many jobs, of which `statuses` are some: shown above them; where lines cannot
-                be rewritten, alone.
-        """
+        """Show the contents of status.json by name; `total`: of many, of which these are some."""
         self._statuses = {TOTAL: total, **statuses} if total else dict(statuses)
         now = time.monotonic()
         for name, status in self._statuses.items():
@@ -174,7 +167,7 @@ def describe(
         name: of the job.
         status: content of its status.json.
         width: columns of the terminal, at which lines wrap; None: no limit.
-        elapsed: seconds to show; None: none.
+        elapsed: seconds to show.
         now: monotonic time.
         first: when it was first shown; None: no rate.
     """
@@ -192,7 +185,6 @@ def describe(
 
 
 def _filled(parts: list[str], width: int | None) -> list[str]:
-    """Parts in as few lines as they need; a part that is too long for one is shortened."""
     if width is None:
         return [GAP.join(parts).rstrip()]
     lines = [shortened(parts[0], width)]
@@ -206,7 +198,6 @@ def _filled(parts: list[str], width: int | None) -> list[str]:
 
 
 def _wrapped(text: str, width: int | None) -> list[str]:
-    """What a job waits for, in a few lines."""
     if width is None:
         return [GAP + text]
     indents = {"initial_indent": GAP, "subsequent_indent": GAP * 2}
@@ -276,10 +267,7 @@ def duration(seconds: float) -> str:
 
 
 def shown_to_user() -> Progress | None:
-    """Progress in a notebook or on a terminal.
-
-    None without one, and in threads, which would share it.
-    """
+    """Progress in a notebook or on a terminal; None elsewhere, and in other threads."""
     if threading.current_thread() is not threading.main_thread():
         return None
     if update := _notebook():

@@ -1,9 +1,7 @@
-"""Reading a job's results.
-
-Each record with its answer or its error, in input order, whatever the upload's format.
+"""Reading a job's results, in input order, whatever the upload's format.
 
 A record's place in the output is its id, and `errors.jsonl` has the id of each failed record. So
-the two files, read side by side, tell every record's fate in every format.
+the two files, read side by side, tell every record's fate.
 """
 
 from __future__ import annotations
@@ -40,8 +38,7 @@ class Record:
 
     Attributes:
         id: its position in the upload, from 0.
-        external_reference: the user's own name for it (`custom_id`, `recordId`, `key`, a column);
-            None without one.
+        external_reference: the user's own name for it; None without one.
         success: whether it was answered.
         result: the API's result; in a format of other vendors their body; in a table the answer's
             text. None if it failed.
@@ -77,13 +74,7 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class ResultFiles(NamedTuple):
-    """A finished job's files, each of which can be read from its beginning more than once.
-
-    Attributes:
-        output: returns the blocks of the output.
-        errors: returns those of `errors.jsonl`; none if no record failed.
-        format: the job's format.
-    """
+    """A finished job's output and `errors.jsonl`, which can be read more than once, in blocks."""
 
     output: Callable[[], Iterable[bytes]]
     errors: Callable[[], Iterable[bytes]]
@@ -194,10 +185,7 @@ def _field(written: bytes, delimiter: bytes) -> str:
 
 
 def answer_column(columns: Columns) -> int:
-    """The position of the answer in an output's row.
-
-    The last column whose name Dropbatch made for it.
-    """
+    """The answer's position in a row: the last column whose name Dropbatch made for it."""
     return max(at for at, name in enumerate(columns.names) if IS_ANSWER.fullmatch(name))
 
 
@@ -241,10 +229,6 @@ def _chain(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def delimiter_of(beginning: bytes) -> bytes:
-    """The delimiter of an output: the byte before its last column, which Dropbatch added.
-
-    Args:
-        beginning: at least the header, with its line end.
-    """
+    """The byte before an output's last column, which Dropbatch added."""
     found = _LAST_COLUMNS.search(beginning)
     return found.group(1) if found else b","

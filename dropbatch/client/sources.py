@@ -47,8 +47,7 @@ class Source:
         stream: its bytes; closed after the upload unless it is the user's own.
         size: in bytes; None if it is not known before the end.
         options: that follow from what it is.
-        stored: its bucket, key and version, if it lies in S3: then it is copied, and the stream is
-            only for the check.
+        stored: where it lies in S3: then it is copied, and the stream is only for the check.
         etag: of an object in S3 that has no version.
         metadata: its own, if it lies in S3.
         notes: what of it is not sent.
@@ -70,10 +69,7 @@ def open_source(
     source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | object,
     template: object = None,
 ) -> Source:
-    """Open what a user submits.
-
-    What it may be, `Client.submit` says.
-    """
+    """Open what a user submits: what it may be, `Client.submit` says."""
     named = template if isinstance(template, str) else ""
     if isinstance(source, str) or hasattr(source, "__fspath__"):
         return _file(Path(source), named)
@@ -155,10 +151,7 @@ def _steady(stream: Any, name: str) -> BinaryIO:  # noqa: ANN401
 
 
 class _Steady(io.RawIOBase):
-    """A regular file that is read: half of one that is written anew must not become a job.
-
-    One that only grows, as a log does, is read to its end.
-    """
+    """A regular file: half of one that is written anew must not become a job. It may grow."""
 
     def __init__(
         self, file: io.FileIO | io.BufferedReader | io.BufferedRandom, name: object, *, owned: bool
@@ -210,11 +203,7 @@ def _unnamed(suffix: str, prefix: str = "") -> str:
 
 
 def _lines(records: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
-    """Records as JSON Lines.
-
-    Half of a surrogate pair stays as it is, escaped: the stack fails that record alone, as in any
-    file.
-    """
+    """Records as JSON Lines. Half of a surrogate pair stays escaped: that record fails alone."""
     for number, record in enumerate(records, 1):
         if not isinstance(record, dict):
             raise UsageError(
@@ -260,10 +249,7 @@ _REFUSED: dict[type, str] = {
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
-    """A value that JSON lacks, as one that it has: NumPy's as Python's.
-
-    A time, a UUID, an Enum, a data class as usual.
-    """
+    """A value that JSON lacks as one that it has: NumPy's as Python's, a time, a UUID, an Enum."""
     if _why_refused(value):
         raise TypeError
     if callable(getattr(value, "tolist", None)):
@@ -293,10 +279,7 @@ def _why_refused(value: object) -> str:
 
 
 def _fault_in(value: object, path: str) -> str:
-    """Where in a record a value is that cannot be written, and what to do.
-
-    Empty if there is none.
-    """
+    """Where in a record a value is that cannot be written, and why; empty if there is none."""
     if path.count(".") + path.count("[") > _MAX_DEPTH:
         return ""
     if why := _why_refused(value):
@@ -322,7 +305,6 @@ _MAX_DEPTH = 50
 
 
 def _series_table(series: Any) -> Table:  # noqa: ANN401
-    """A series of texts as the only column of a table, with its name."""
     pa = pyarrow()
     column = pa.chunked_array(series)
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type

@@ -34,12 +34,9 @@ class Stack:
     """A deployed stack.
 
     Attributes:
-        name: in CloudFormation.
-        bucket: of uploads and results.
-        outputs: the stack's outputs by name.
         client: creates a client of a service.
         is_local: whether `make up` runs it on this machine.
-        default_model: of uploads that name none; empty if it has none, None if it is not known.
+        default_model: of uploads that name none; None if it is not known.
         source_bucket: the bucket whose objects are uploads too; empty if there is none.
         source_prefix: how their keys begin.
     """
@@ -61,10 +58,7 @@ class Stack:
         return self.client("s3")
 
     def service(self, name: str) -> Any:  # noqa: ANN401
-        """A client of another service, made once.
-
-        Also for several threads, in which boto3 must not make clients.
-        """
+        """A client of another service, made once: boto3 must not make clients in threads."""
         with self._making:
             if name not in self._made:
                 self._made[name] = self.client(name)
@@ -112,14 +106,7 @@ class Stack:
 def find_stack(
     name: str, *, local: bool = False, region: str | None = None, profile: str | None = None
 ) -> Stack:
-    """The stack that the options name.
-
-    Args:
-        name: in CloudFormation.
-        local: use the one that `make up` left running instead.
-        region: the AWS region; as boto3 finds it if not given.
-        profile: the AWS profile; as boto3 finds it if not given.
-    """
+    """The stack with a name in CloudFormation, or the local one."""
     with aws.explained():
         if local:
             client, name = _local_client()
@@ -153,7 +140,6 @@ def _describe(client: Any, name: str) -> dict[str, Any]:  # noqa: ANN401
 
 
 def _local_client() -> tuple[Any, str]:
-    """Clients of the local stack, and its name."""
     path = Path(os.environ.get(ENVIRONMENT, LOCAL_FILE))
     if path.is_dir():
         path /= LOCAL_FILE
@@ -188,15 +174,7 @@ CONDITION_FAILED = frozenset({"PreconditionFailed", "412", "ConditionalRequestCo
 
 @dataclass(frozen=True)
 class ObjectHead:
-    """What S3 knows about an object.
-
-    Attributes:
-        size: in bytes.
-        etag: without quotes.
-        version: its version id; `null` in a bucket without versions.
-        modified: of that version.
-        metadata: by name, without `x-amz-meta-`.
-    """
+    """What S3 knows about an object; its version is `null` in a bucket without versions."""
 
     size: int
     etag: str
@@ -254,8 +232,6 @@ def object_file(s3: Any, place: dict[str, str], size: int) -> BinaryIO:  # noqa:
 
 
 class _ObjectFile(io.RawIOBase):
-    """An object as a file that can be read anywhere: of a table, only some columns are fetched."""
-
     def __init__(self, s3: Any, place: dict[str, str], size: int) -> None:  # noqa: ANN401
         self._s3, self._place, self._size, self._at = s3, place, size, 0
 

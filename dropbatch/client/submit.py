@@ -1,6 +1,6 @@
-"""Submitting: a source is opened, checked by the rules of the stack, and sent, each step by itself.
+"""Submitting: a source is opened, checked by the rules of the stack, and sent, each by itself.
 
-So that many sources can all be checked before the first is sent.
+So many sources can all be checked before the first is sent.
 """
 
 from __future__ import annotations
@@ -49,9 +49,6 @@ class Submission:
     """A source on its way into the bucket.
 
     Attributes:
-        stack: where it goes.
-        source: as `Client.submit` takes it.
-        key: of the upload.
         metadata: of the upload, without its digest.
         size: in bytes; None if it is not known.
         template: the option, if it is given: which columns of a table are needed.
@@ -100,13 +97,9 @@ class Submission:
         return {**self.metadata, **({DIGEST: self.digest} if self.digest else {})}
 
     def check(self, read: Callable[[str], bytes | None]) -> list[str]:
-        """Check the options, and the beginning of the source, by the rules of the stack.
+        """Check the options and the beginning; what is odd, and what is not sent.
 
-        Args:
-            read: returns an object of the bucket, or None: `_options.json`.
-
-        Returns:
-            What is odd, and what of the source is not sent.
+        `read` returns an object of the bucket, or None: `_options.json`.
         """
         beginning = _Beginning(self.open().stream)
         try:
@@ -121,11 +114,7 @@ class Submission:
         return [*self.notes, *notes]
 
     def _odd(self, blocks: Iterable[bytes], read: Callable[[str], bytes | None]) -> list[str]:
-        """What is odd.
-
-        What AWS does not let the caller read may be an `_options.json`: then what seems wrong is
-        only said.
-        """
+        """What is odd; if `_options.json` may not be read, what seems wrong too."""
         path = names.upload_path(self.key)
         folder_options, is_known = None, True
         try:
@@ -260,12 +249,7 @@ def find_existing(
 ) -> dict[str, Uploaded]:
     """Find the uploads that need not be sent: the same path, options and content.
 
-    A listing a page, and a call for each that may be the same.
-
-    Returns:
-        The newest version of each that the bucket holds, by key.
-
-    What can be read once is always sent: nothing of it would be left.
+    A listing a page, and a call for each that may be the same. A pipe is always sent.
     """
     by_key = {one.key: one for one in submissions if one.opens_again and not one.in_place}
 
@@ -300,15 +284,7 @@ def _listed(stack: Stack, by_key: Mapping[str, Submission], since: datetime) -> 
 
 
 def retry(job: Job, options: Mapping[str, object]) -> tuple[Job, list[str]]:
-    """Copy a job's retry file into `inbox/`, with its metadata.
-
-    Args:
-        job: it must be over.
-        options: replace those of the job.
-
-    Returns:
-        The new job, and what is odd: an earlier retry, or the model.
-    """
+    """Copy a job's retry file into `inbox/`; the new job, and what is odd."""
     given = metadata_of(options)
     job = job.resolved()
     manifest = job.manifest()
@@ -331,7 +307,6 @@ def retry(job: Job, options: Mapping[str, object]) -> tuple[Job, list[str]]:
 
 
 def _another(job: Job, key: str) -> str:
-    """What to say if the job was retried, whether that retry is over or not."""
     others = retry_ids(job)
     with suppress(NotFound):
         newest = uploaded_as(job.stack, key, {})
@@ -346,10 +321,7 @@ def _another(job: Job, key: str) -> str:
 
 
 def retry_path(path: str, suffix: str) -> str:
-    """The path of a retry: `.retry` and the retry file's suffix replace the upload's suffixes.
-
-    It is shortened if it would be longer than paths may be.
-    """
+    """The path of a retry: `.retry` and the retry file's suffix replace the upload's suffixes."""
     folder, slash, name = path.rpartition("/")
     stem = name.removesuffix(".gz").removesuffix(".zst")
     stem = (stem.rpartition(".")[0] or stem).removesuffix(".retry")
@@ -381,10 +353,7 @@ def upload_in_place(stack: Stack, url: str) -> Uploaded:
 
 
 def start_in_place(stack: Stack, upload: Uploaded) -> None:
-    """Tell the stack of an object of its source bucket, as EventBridge does.
-
-    It makes at most one job of a version.
-    """
+    """Tell the stack of an object of its source bucket, as EventBridge does: one job a version."""
     version = {"version-id": upload.version} if upload.version != "null" else {}
     event = {
         "source": "aws.s3",

@@ -14,16 +14,10 @@ Out = TypeVar("Out")
 def at_once(
     function: Callable[[In], Out], items: Iterable[In], most: int
 ) -> Iterator[tuple[In, Out]]:
-    """Call a function for each item; yield each with its result, in the order in which calls end.
+    """Call a function for each item on `most` threads; yield each with its result as calls end.
 
-    An item is taken when its call can begin, so that memory does not grow with them. An executor's
-    threads would be waited for when the program ends: a connection that stalls holds one for
-    minutes.
-
-    Args:
-        function: called from several threads.
-        items: what it is called with.
-        most: how many calls are made at the same time.
+    An item is taken when its call can begin. An executor's threads would be waited for when the
+    program ends: a connection that stalls holds one for minutes.
     """
     ended: SimpleQueue[tuple[In, list[Out], Exception | None]] = SimpleQueue()
     under_way = 0

@@ -1,11 +1,8 @@
 """Uploading: a stream of bytes, or another object, becomes an object.
 
-Its version determines its job's id.
-
 Each version is a job, which is billed, and boto3 sends a call again if its answer is lost. So what
 is small is written by one call that makes an object only if there is none, and everything else is
-sent in parts, as is every copy that becomes an upload: however often its calls are sent, it is one
-version.
+sent in parts: however often its calls are sent, it is one version.
 """
 
 from __future__ import annotations
@@ -56,10 +53,7 @@ class Uploaded:
 
     Attributes:
         key: `inbox/` and the path.
-        version: its version id.
         etag: without quotes.
-        modified: of that version.
-        size: in bytes.
         metadata: its options, and what it is a retry of.
         bucket: the source bucket, if it lies there; empty for the stack's.
         object_key: its key there.
@@ -110,9 +104,9 @@ def upload(
     metadata: Mapping[str, str],
     progress: Callable[[int], None] = lambda _: None,
 ) -> Uploaded:
-    """Upload a stream. Holds a few parts in memory, whatever its size.
+    """Upload a stream, perhaps a pipe; a few parts are in memory, whatever its size.
 
-    The stream may be a pipe. Progress is called from several threads.
+    Progress is called from several threads.
     """
     place = {"Bucket": stack.bucket, "Key": key}
     with aws.explained():
@@ -166,8 +160,7 @@ def _made_whole(
 ) -> Uploaded | None:
     """Make an object by one call; None if there is one at its key already.
 
-    If the call was sent again, because the answer to an earlier one was lost, what lies there now
-    may be its own.
+    If an answer was lost and the call sent again, what lies there now may be its own.
     """
     from botocore.exceptions import ClientError
 
@@ -203,9 +196,7 @@ def copy(
 ) -> Uploaded:
     """Copy an object within S3, in parts, however small it is; up to 5 TB.
 
-    The new one exists only when it is whole.
-
-    An `etag` is what the source must have, also when its last part is copied.
+    `etag`: what the source must have, also when its last part is copied.
     """
     from botocore.exceptions import ClientError
 
@@ -232,10 +223,7 @@ def copy_parts(
     progress: Callable[[int], None] = lambda _: None,
     **conditions: str,
 ) -> dict[str, Any]:
-    """Do what `copy` says; return S3's answer.
-
-    Conditions are those of S3's copy, such as `CopySourceIfMatch`.
-    """
+    """Do what `copy` says; return S3's answer."""
     if not size:
         return dict(s3.put_object(**place, Metadata=dict(metadata)))
     step = max(COPY_BYTES, -(-size // MAX_PARTS))
@@ -260,8 +248,6 @@ def _stream_parts(
     metadata: Mapping[str, str],
     progress: Callable[[int], None],
 ) -> dict[str, Any]:
-    """Send an object's parts; return S3's answer."""
-
     def send(begun: Mapping[str, str], number: int, body: bytes) -> dict[str, str]:
         if number > MAX_PARTS:
             most = MAX_PARTS * PART_BYTES
@@ -283,10 +269,9 @@ def _in_parts(
     parts: Iterable[In],
     **more: str,
 ) -> dict[str, Any]:
-    """Make an object of parts, some of which are sent at the same time; abort it if one fails.
+    """Make an object of parts, some sent at the same time; abort it if one fails.
 
-    Returns:
-        S3's answer; without a version if only the call's first answer had it.
+    Returns S3's answer; empty if only the call's first answer had it.
     """
     made = s3.create_multipart_upload(**place, Metadata=dict(metadata), **more)
     begun = {**place, "UploadId": made["UploadId"]}

@@ -71,12 +71,10 @@ class Progress(msgspec.Struct):
 
     Attributes:
         batches: those with a record that can be sent.
-        sent_bytes: bytes of all requests.
         output_tokens: the most that the requests may use.
         repeated: records with the same reference as an earlier one.
         long: requests whose text probably does not fit the model's context window.
-        long_first: line of the first of them, None in a document; the others are its id and its
-            tokens.
+        long_first: line of the first of them, None in a document.
     """
 
     record: int = 0
@@ -112,9 +110,6 @@ def validate(
         options: as for `Client.submit`; None for one that is not set.
         read: returns an object of the stack's bucket, or None: `_options.json`.
         default_model: the stack's, if it is known.
-
-    Raises:
-        UsageError: an option is wrong, or the file cannot be read.
     """
     opened = open_source(source, options.get("template"))
     with opened.stream as stream, tempfile.TemporaryFile() as copy:
@@ -136,18 +131,7 @@ def check_file(
     folder_options: bytes | None = None,
     limits: StackLimits = DEFAULT_LIMITS,
 ) -> dict[str, Any]:
-    """Check a file that can be read again from its beginning.
-
-    Args:
-        file: the file.
-        key: of the upload.
-        metadata: of the upload, as `metadata_of` returned it.
-        folder_options: content of the nearest `_options.json`.
-        limits: the stack's.
-
-    Raises:
-        UsageError: the file cannot be read, or the package that unpacks it is missing.
-    """
+    """Check a file that can be read again; `folder_options`: the nearest `_options.json`."""
     progress, error = Progress(), ("", "")
     options = Options()
     plan = first_plan(options, limits, by_default=True)
@@ -170,7 +154,6 @@ def check_file(
 
 
 def _read(file: BinaryIO, planned: Planned, progress: Progress) -> None:
-    """Add all records of a file to the progress."""
     plan, seen, since = planned.plan, set[int](), 0
     progress.bytes = plan.start
 
@@ -214,7 +197,7 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
 def add_cut(
     model: Model, progress: Progress, seen: set[int], cut: Cut, answer_tokens: int | None = None
 ) -> None:
-    """Add a batch's records to the progress; `answer_tokens`: the option `output_tokens`."""
+    """Add a batch's records to the progress."""
     rows = cut.rows
     progress.batches += cut.sendable > 0
     progress.sent += cut.sendable
@@ -258,7 +241,6 @@ _decode_texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def _count_long(model: Model, progress: Progress, cut: Cut) -> None:
-    """Count requests with a text that is probably longer than the model's context window."""
     context = model.context
     if context is None or max(cut.rows.lengths, default=0) <= context * BYTES_PER_TOKEN:
         return

@@ -1,8 +1,6 @@
-"""Waiting until jobs are over.
+"""Waiting until jobs are over: one watcher for one job and for many.
 
-One watcher for one job and for many. Few are read one by one. Of many, a listing a page tells which
-have a manifest, not a call a job; where it would have more pages than there are jobs, because
-others lie between them, they are read one by one too, some at a time.
+Few are read one by one. Of many, a listing a page tells which have a manifest, not a call a job.
 """
 
 from __future__ import annotations
@@ -55,13 +53,9 @@ def each_over(
     timeout: float | None = None,
     go_on: str = "Wait for it, or cancel it.",
 ) -> Iterator[tuple[Job, Found]]:
-    """Show jobs until all are over; yield each with its manifest when it is, or why it has none.
+    """Show jobs of one stack until all are over; yield each with its manifest, or why it has none.
 
-    Args:
-        jobs: of one stack, whether they exist yet or not.
-        progress: where they are shown.
-        timeout: seconds after which to give up.
-        go_on: what to do after an interruption, for its message.
+    `go_on`: what to do after an interruption, for its message.
     """
     watch = Watch(jobs)
     total = Total(len(jobs)) if watch.is_many else None
@@ -98,7 +92,6 @@ class Watch:
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        """Nothing is read yet."""
         self.unfinished = {job.folder: job for job in jobs}
         self._stack: Any = jobs[0].stack if jobs else None
         self.is_many = len(jobs) > FEW_JOBS
@@ -115,11 +108,7 @@ class Watch:
         self._names = {job.folder: job.path if self.is_many else job.id for job in jobs}
 
     def shown(self, waiting: dict[str, str] | None) -> dict[str, dict[str, Any]]:
-        """The statuses of the jobs that are shown, by name.
-
-        Args:
-            waiting: what those that are not over wait for, whatever their status says; of few.
-        """
+        """The statuses of the jobs that are shown, by name; `waiting` is what few wait for."""
         more = {"waiting_for": waiting} if waiting and not self.is_many else {}
         return {
             self._names[folder]: status | (more if folder in self.unfinished else {})
@@ -194,8 +183,6 @@ class Watch:
         return str(self._statuses.get(folder, {}).get("state"))
 
     def _read_files(self, name: str, folders: Iterable[str]) -> Iterator[tuple[str, Found | None]]:
-        """Read a file of each of some folders, some at a time."""
-
         def read(folder: str) -> Found | None:
             return _tried(lambda: self._stack.read_json(folder + name))
 
@@ -235,7 +222,6 @@ class Watch:
                 self._replace(folder, found)
 
     def _patience(self, folder: str, job: Job) -> float:
-        """Until when a job without files is waited for."""
         return self._grew + JOB_SECONDS if job.uploaded else self._seen[folder] + GONE_SECONDS
 
     def _resolved(self, folder: str, now: float) -> Job | Error | None:
@@ -262,7 +248,6 @@ class Watch:
         )
 
     def _replace(self, folder: str, job: Job) -> None:
-        """Watch a job in its own folder."""
         del self.unfinished[folder]
         self.unfinished[job.folder] = job
         self._names[job.folder] = self._names[folder] if self.is_many else job.id

@@ -151,10 +151,9 @@ def _make_app(stack: Stack, key: str, model: str) -> Starlette:
 
 
 class _Guard:
-    """Checks each request before anything reads it: its key, or that it comes from this machine.
+    """Checks each request before anything reads it, logs it, and answers one that breaks.
 
-    It also writes a log line for each, and answers one that fails unexpectedly: Starlette's own way
-    to do so breaks the connection.
+    Starlette's own way to do so breaks the connection.
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:
@@ -222,7 +221,6 @@ class _Form(MultiPartParser):
         self._has_ended = False
 
     def on_end(self) -> None:
-        """Note the last boundary."""
         self._has_ended = True
 
     async def _whole(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
@@ -233,8 +231,6 @@ class _Form(MultiPartParser):
 
 
 class _Api:
-    """The handlers."""
-
     def __init__(self, store: Store, model: str) -> None:
         self._stack = store.stack
         self._files = Files(store)
@@ -321,11 +317,7 @@ class _Api:
 
 
 async def _body(request: Request, most: int) -> AsyncGenerator[bytes]:
-    """A request's body, chunk by chunk.
-
-    Raises:
-        ApiError: it is too large, or has paused for too long.
-    """
+    """A request's body, chunk by chunk; `ApiError` if it is too large, or pauses for too long."""
     too_large = ApiError(413, f"The body may have {most:,} bytes.", None, "too_large")
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > most:
@@ -347,11 +339,7 @@ async def _body(request: Request, most: int) -> AsyncGenerator[bytes]:
 
 
 def _page(request: Request, default: int, most: int) -> tuple[str, int]:
-    """Which page of a list is asked for: the id before it, and how many entries.
-
-    Raises:
-        ApiError: the limit is out of range.
-    """
+    """Which page of a list is asked for: the id before it, and how many entries."""
     given = request.query_params.get("limit", str(default))
     if not _LIMIT.fullmatch(given) or not 1 <= int(given) <= most:
         raise wrong("limit", f"It must be a number from 1 to {most:,}.")
@@ -361,8 +349,7 @@ def _page(request: Request, default: int, most: int) -> tuple[str, int]:
 def _resent_within(request: Request) -> float:
     """Seconds before now in which OpenAI's SDK may have sent this request already; 0 if it did not.
 
-    The SDKs count how often they have sent a request again; most say how long they wait for an
-    answer.
+    The SDKs count the times, and most say how long they wait for an answer.
     """
     retries = request.headers.get("x-stainless-retry-count", "0")
     if retries == "0":

@@ -71,13 +71,9 @@ class Found(NamedTuple):
 
 
 class Batches:
-    """The batches of a bucket. `ApiError`: there is no such batch.
-
-    Only what does not change is kept in memory.
-    """
+    """The batches of a bucket. `ApiError`: there is no such batch."""
 
     def __init__(self, store: Store, files: Files, model: str = "") -> None:
-        """Use `model` for batches that name none of Workers AI's; empty for the stack's."""
         self.store, self.files, self._model = store, files, model
         self._reading = Lock()
         """A beginning has up to 12 MB in memory: one at a time."""
@@ -89,14 +85,8 @@ class Batches:
     def create(self, asked: NewBatch, *, resent_within: float) -> dict[str, Any]:
         """Start a batch; return its object.
 
-        Args:
-            asked: what for.
-            resent_within: seconds before now in which the client sent the same request, and got no
-                answer; 0 if it did not. Each batch is billed, so if that request may have created
-                one, this one does not.
-
-        Raises:
-            ApiError: it cannot be started, or another request is starting it.
+        `resent_within`: seconds before now in which the client sent the same request and got no
+        answer; 0 if it did not. Each batch is billed, so if that request created one, this one does not.
         """
         record, options = _checked(asked)
         if resent_within and (created := self._created_by(record, resent_within)):
@@ -143,9 +133,7 @@ class Batches:
     def _created_by(self, wanted: Record, seconds: float) -> str | None:
         """The id of the batch that the same request may have created in these last seconds.
 
-        One that failed before anything of it was sent does not count: the client may not know it,
-        and another costs nothing. An equal one does that another request created: the client has
-        that one's answers, and no second bill.
+        One that failed before anything of it was sent does not count: another costs nothing.
         """
         for batch_id in self._ids(objects.BATCHES, MAX_PAGE):
             if objects.created_at(batch_id) < time.time() - seconds:
@@ -168,11 +156,7 @@ class Batches:
         return not (found.manifest["batches"] or listed_apart)
 
     def cancel(self, batch_id: str) -> dict[str, Any]:
-        """Cancel a batch; return its object.
-
-        Raises:
-            ApiError: there is no such batch, or it is over.
-        """
+        """Cancel a batch that is not over; return its object."""
         found = self.find(batch_id)
         status = self.retrieve(batch_id)["status"]
         if status in FINAL_STATUSES:
@@ -242,7 +226,6 @@ class Batches:
         return self.store.each(self.retrieve, ids[:limit]), len(ids) > limit
 
     def _ids(self, after: str, page: int) -> Iterator[str]:
-        """Ids of batches, newest first."""
         for key in self.store.keys(objects.BATCHES, after, page):
             batch_id = key.rpartition("/")[2].removesuffix(".json")
             if objects.is_batch(batch_id):
@@ -265,11 +248,7 @@ class Batches:
         return found
 
     def result(self, batch_id: str, kind: str) -> Found:
-        """A batch that has a file of results of this kind, `output` or `error`.
-
-        Raises:
-            ApiError: it has none, or none yet.
-        """
+        """A batch that has a file of results of this kind, `output` or `error`."""
         file_id = objects.result_file(batch_id, kind)
         try:
             record, _ = self._read(batch_id)
@@ -312,11 +291,7 @@ def _being_created() -> ApiError:
 
 
 def _checked(asked: NewBatch) -> tuple[Record, dict[str, str]]:
-    """The record of a new batch, and its upload's metadata.
-
-    Raises:
-        ApiError: something is asked for that there is not.
-    """
+    """The record of a new batch, and its upload's metadata."""
     if asked.output_expires_after is not None:
         message = (
             "It is not supported: results are kept as long as the stack's ResultRetentionDays says."

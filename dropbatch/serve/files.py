@@ -38,11 +38,7 @@ class Files:
         self._listed = lru_cache(_KNOWN_FILES)(self.head)
 
     def create(self, form: FormData) -> dict[str, Any]:
-        """Keep the file of a form, which lies in a temporary file; return its object.
-
-        Raises:
-            ApiError: the form is no upload for a batch, or its file is empty.
-        """
+        """Keep the file of a form, which lies in a temporary file; return its object."""
         file, fields = _checked(form)
         file_id, lifetime = f"file-{objects.new_id(time.time())}", lifetime_of(fields)
         metadata = {"filename": quote(_printable(file.filename or "")[:MAX_NAME])}
@@ -100,11 +96,7 @@ class Files:
 
 
 def lifetime_of(fields: Mapping[str, str]) -> int:
-    """For how many seconds a new file is kept: `expires_after`, as a form writes it.
-
-    Raises:
-        ApiError: it is not one of OpenAI's.
-    """
+    """For how many seconds a new file is kept: `expires_after`, as a form writes it."""
     given = {name: value for name, value in fields.items() if name.startswith("expires_after")}
     if not given:
         return LIFETIME_SECONDS
@@ -119,11 +111,7 @@ def lifetime_of(fields: Mapping[str, str]) -> int:
 
 
 def _checked(form: FormData) -> tuple[UploadFile, dict[str, str]]:
-    """A form's file and its fields.
-
-    Raises:
-        ApiError: it is no upload for a batch.
-    """
+    """A form's file and its fields."""
     files = [one for one in form.getlist("file") if isinstance(one, UploadFile)]
     fields = {name: value for name, value in form.multi_items() if isinstance(value, str)}
     purpose = fields.get("purpose")

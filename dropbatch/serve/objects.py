@@ -138,13 +138,10 @@ NO_MODEL = (
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A batch as it is stored.
+    """A batch as it is stored; times are Unix seconds.
 
     Attributes:
-        expires_at: Unix seconds.
         model: if the metadata names one.
-        metadata: as it was given.
-        cancelling_at: Unix seconds; None unless it was cancelled.
         deleted: kinds of its result files that were deleted.
         unstarted: whether its upload failed, which the client was told.
     """
@@ -245,7 +242,6 @@ def _state(record: Record, status: dict[str, Any] | None, manifest: dict[str, An
 
 
 def _unix(written: str) -> int:
-    """Unix seconds of a time in ISO 8601 that ends in Z."""
     return int(datetime.fromisoformat(written).timestamp())
 
 

@@ -49,11 +49,7 @@ class Store:
             return (found["Body"].read(), found["ETag"]) if found else None
 
     def blocks(self, key: str, head: ObjectHead, size: int) -> Iterator[bytes]:
-        """An object's bytes, read so many at a time, each time one is asked for.
-
-        Raises:
-            NotFound: it was deleted or replaced.
-        """
+        """An object's bytes, so many at a time; `NotFound` if it was deleted or replaced."""
         place = {"Bucket": self.bucket, "Key": key, "IfMatch": head.etag}
         for start in range(0, head.size, size):
             yield b"".join(blocks(self.s3, place, min(start + size, head.size), start))
