@@ -38,7 +38,7 @@ PULL_SECONDS = 20.0
 SCARCE_EVERY, SCARCE_WITHIN = 10.0, 1.9
 LAST_PULL = 5.0
 """Seconds to the last pull, once nothing is outstanding."""
-YOUNG = 60.0
+FRESH_SECONDS = 60.0
 """Seconds after an event in which its batch may not be stored yet, or counts though it is done."""
 
 
@@ -140,7 +140,7 @@ class _Pull:
                 return True
             owner = owners.get(event.request_id)
             if owner is None:
-                return event.at < self.began - YOUNG
+                return event.at < self.began - FRESH_SECONDS
             return self._follow(event, owner)
 
         done = in_parallel(is_done, found)
@@ -170,7 +170,7 @@ class _Pull:
         is_outstanding = (
             batch.state is BatchState.QUEUED and bare_id(request_id) == event.request_id
         )
-        if is_outstanding or (batch.completed_at or 0.0) > now - YOUNG:
+        if is_outstanding or (batch.completed_at or 0.0) > now - FRESH_SECONDS:
             self.events.item.note_told(self.state, owner.model, now)
         told = ledger.tell_over(batch, now) if is_outstanding else None
         if told and told.due_at is not None and told.due_at <= now:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -152,6 +154,12 @@ def totals(notes: list[Note]) -> str:
     return _table(columns, rows)
 
 
+def _run() -> str:
+    """Which code the tests ran on, and when."""
+    commit = subprocess.check_output(("git", "rev-parse", "--short", "HEAD"), cwd=ROOT, text=True)
+    return f"From a run at {commit.strip()}, {datetime.now(UTC):%Y-%m-%d}."
+
+
 def main() -> None:
     """Write the table and its totals from all notes."""
     lines = [
@@ -161,7 +169,7 @@ def main() -> None:
         sys.exit("There are no notes; `make test-faults` runs the tests that write them.")
     notes = merged(lines)
     FAULTS.write_text(table(notes) + "\n")
-    write_between_marks("totals", totals(notes))
+    write_between_marks("totals", f"{totals(notes)}\n\n{_run()}")
 
 
 if __name__ == "__main__":

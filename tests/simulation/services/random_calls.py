@@ -13,11 +13,8 @@ from botocore.exceptions import ClientError
 from local.template import properties
 from tests.support.aws.resources import TABLE
 
-CALLS = {"moto": 1_000, "DynamoDB Local": 10_000}
-"""How many calls of a service are compared with each implementation.
-
-As docs/reliability.md says.
-"""
+CALLS = 1_000
+"""How many calls of a service are compared with moto, as docs/reliability.md says."""
 STATES = ("ready", "queued", "done")
 KINDS = ("v2#poll", "v2#routine")
 NUMBERS = ("0", "1", "1.0", "2.50", "10", "0.0", "1795253407.25", "1795253407.2328277")
@@ -285,10 +282,7 @@ def _written(item: Any) -> str:
 
 
 def _numbers(value: Any) -> Any:
-    """The same with numbers by their value.
-
-    Moto keeps them as they were written, DynamoDB Local some of them.
-    """
+    """The same with numbers by their value: moto keeps them as they were written."""
     match value:
         case {"N": str(text)}:
             return {"N": str(Decimal(text).normalize())}

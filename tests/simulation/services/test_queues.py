@@ -115,7 +115,7 @@ def test_queue_answers_as_moto_does(traveller):
     """
     kernel, chosen, outcomes, held = Kernel(1, START), random.Random(3), Counter(), {}
     both = Ours(kernel), Theirs()
-    for number in range(CALLS["moto"]):
+    for number in range(CALLS):
         act = chosen.choice(("send", "send", "receive", "hide", "delete", "wait", "count"))
         seconds = chosen.choice((1, 6, 31, 400)) if act == "wait" else 0.01
         traveller.shift(seconds)

@@ -1,8 +1,7 @@
 """DynamoDB's reads and writes, answered by the simulated table: moto takes ten times as long.
 
 moto has the tables themselves, which begin and end with its mock, but none of their items. The
-simulated table is compared with moto and with DynamoDB Local, call by call:
-`tests/simulation/services`.
+simulated table is compared with moto, call by call: `tests/simulation/services`.
 """
 
 from __future__ import annotations

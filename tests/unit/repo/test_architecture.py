@@ -59,7 +59,7 @@ PURE = (
     *("functions.poll.manifest", "functions.poll.running_sha256"),
     *("shared.aws.attribute_values", "shared.aws.object_events"),
     *("shared.errors", "shared.settings", "shared.staged_batch"),
-    *("shared.workers_ai.error_codes", "shared.workers_ai.results"),
+    "shared.workers_ai.results",
 )
 """Packages and modules that know no service, no log and no clock."""
 

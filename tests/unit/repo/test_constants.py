@@ -1,4 +1,4 @@
-"""One name, one meaning: no public constant of what is shipped has two values."""
+"""One name, one meaning: no public constant of what is shipped, but for tables, has two values."""
 
 import ast
 
@@ -14,7 +14,8 @@ def constants(path):
             for name, value in (
                 zip(names.elts, values.elts, strict=True) if several else [(names, values)]
             ):
-                if isinstance(name, ast.Name) and name.id.isupper() and not name.id.startswith("_"):
+                is_public = isinstance(name, ast.Name) and name.id.isupper()
+                if is_public and name.id[0] != "_" and not isinstance(value, ast.Dict):
                     yield name.id, ast.unparse(value)
 
 
