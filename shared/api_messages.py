@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 def attach_api_message(
     store: ObjectStore, batch: Batch, fault: ErrorDetail, said: str
 ) -> ErrorDetail:
-    """Store the API's message about a batch's latest submit; return the fault with its key.
-
-    The first message is kept.
-
-    Raises:
-        StorageError: S3 failed.
-    """
+    """Store the API's message about a batch's latest submit, the first; the fault with its key."""
     if not said:
         return fault
     key = keys.api_message(batch.job_id, batch.number, batch.attempt)
@@ -35,11 +29,7 @@ def attach_api_message(
 
 
 def full_message(store: ObjectStore, fault: ErrorDetail) -> str:
-    """A fault's message, followed by the API's own; for result files only.
-
-    Raises:
-        StorageError: S3 failed.
-    """
+    """A fault's message, followed by the API's own; for result files only."""
     if not fault.said:
         return fault.message
     try:

@@ -1,7 +1,4 @@
-"""The composition root: builds the services of a process once, from its settings.
-
-In Lambda's init or on first use.
-"""
+"""The composition root: builds the services of a process once, in Lambda's init or on first use."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ if TYPE_CHECKING:
 
 
 SECRET_SECONDS = 300
-"""Seconds after which a secret is read again.
-
-A secret that the API refuses is read again immediately.
-"""
+"""Until a secret is read again; one that the API refuses is read again immediately."""
 
 
 NO_SECRET = frozenset(
@@ -51,10 +45,7 @@ NO_SECRET = frozenset(
         "ResourceNotFoundException",
     }
 )
-"""Error codes of a secret that nobody can read until somebody changes a policy.
-
-A key or the secret.
-"""
+"""Codes of a secret that nobody can read until somebody changes a policy, a key or the secret."""
 
 
 class Waits(NamedTuple):
@@ -70,10 +61,7 @@ class Waits(NamedTuple):
 
     @property
     def longest(self) -> float:
-        """Seconds after which a call without an answer fails.
-
-        Botocore waits up to 1, 2, 4 … seconds between tries.
-        """
+        """Seconds after which a call without an answer fails; botocore waits 1, 2, 4 … between."""
         between = float((1 << self.tries - 1) - 1)
         return (
             self.tries * (self.connect + self.read)
@@ -84,12 +72,7 @@ class Waits(NamedTuple):
     def after_busy(
         self, response: tuple[Any, dict[str, Any]] | None, attempts: int, **_: object
     ) -> float | None:
-        """Seconds until another try of a call that botocore would give up.
-
-        None to leave the decision to botocore.
-
-        Handles botocore's event `needs-retry`; `response` is None if there was no answer.
-        """
+        """Botocore's event `needs-retry`: seconds until another try of a call that it gives up."""
         further = attempts - self.tries
         if response is None or not 0 <= further < len(BUSY_WAITS):
             return None
@@ -101,10 +84,7 @@ class Waits(NamedTuple):
 
 
 BUSY_WAITS = (0.1, 0.2, 0.4)
-"""Seconds before each further try.
-
-If 30 % of all calls are refused as busy, 1 in 1,000 still fails.
-"""
+"""Before each further try: if 30 % of all calls are refused as busy, 1 in 1,000 still fails."""
 SERVER_ERROR = 500
 """The lowest HTTP status of a service that failed; S3's `SlowDown` (503) is one of them."""
 THROTTLED = frozenset(
@@ -119,10 +99,7 @@ THROTTLED = frozenset(
 
 
 QUICK_CALLS = Waits(connect=2, read=3, tries=3)
-"""Calls that return within milliseconds.
-
-Those to the table, the queues, the secrets and the event bus.
-"""
+"""Calls that return within milliseconds: to the table, queues, secrets and the event bus."""
 OBJECT_CALLS = Waits(connect=2, read=5, tries=3)
 """Calls to S3, whose first byte takes tens of milliseconds."""
 COPY_CALLS = Waits(connect=2, read=60, tries=2)
@@ -131,11 +108,7 @@ COPY_CALLS = Waits(connect=2, read=60, tries=2)
 
 @cache
 def services() -> Services:
-    """Return the services of this process.
-
-    Raises:
-        ConfigurationError: an environment variable is bad; the message names every such variable.
-    """
+    """The services of this process; raises `ConfigurationError`, which names every bad variable."""
     import boto3  # noqa: PLC0415 - outside Lambda there may be no region
     from botocore.config import Config  # noqa: PLC0415
 
@@ -190,9 +163,7 @@ def services() -> Services:
 
 
 def build_in_init() -> None:
-    """Build the services while Lambda initializes a process.
-
-    It then has a whole processor, whatever its memory.
+    """Build the services while Lambda initializes a process, which then has a whole processor.
 
     A bad variable is left to the first invocation, whose error names it.
     """
@@ -214,11 +185,7 @@ def _least_between_polls(settings: Settings) -> float:
 def _secret_reader(
     settings: Settings, client: Callable[[], SecretsManagerClient]
 ) -> Callable[[bool], Credentials]:
-    """Return a function that reads the secrets of the transport.
-
-    It reads them on first use and then every `SECRET_SECONDS`; called with True, it reads them
-    again. It raises `StorageError`.
-    """
+    """What reads the secrets, on first use and then every `SECRET_SECONDS`; with True, again."""
     from aws_lambda_powertools.utilities.parameters import GetParameterError, SecretsProvider  # noqa: PLC0415 - boto3
 
     # Now: the first request waits for the secret.

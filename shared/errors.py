@@ -47,10 +47,7 @@ class RetryableError(DropbatchError):
 
 
 class StorageError(RetryableError):
-    """An AWS service rejected a call or the connection failed.
-
-    After the client's own short retries.
-    """
+    """An AWS service rejected a call or the connection failed, after the client's short retries."""
 
 
 class ObjectNotFoundError(StorageError):
@@ -60,10 +57,7 @@ class ObjectNotFoundError(StorageError):
 class RefusedError(StorageError):
     """AWS refuses a call, and will until somebody changes a policy, a key or the object.
 
-    Attributes:
-        call: the service, its operation, and the key.
-        code: the service's own, or the HTTP status where it sent none.
-        said: the service's message; empty where it sent none.
+    `code` is the service's own, or the HTTP status; `said` its message, empty if it sent none.
     """
 
     def __init__(self, call: str, code: str, said: str) -> None:
@@ -78,11 +72,9 @@ class WriteConflictError(StorageError):
 
 
 class UploadDeniedError(RetryableError):
-    """S3 does not hand out an upload, and perhaps never will: it is tried again later, not at once.
+    """S3 does not hand out an upload, and perhaps never will; `said` is for the user.
 
-    Attributes:
-        said: what S3 said, for the user.
-        wait: seconds until its message is to be delivered again, if it has no job.
+    `wait`: seconds until its message is to be delivered again, if it has no job.
     """
 
     def __init__(self, said: str, wait: float = 0.0) -> None:

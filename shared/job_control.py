@@ -29,12 +29,7 @@ COMMAND_TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a control object holds.
-
-    Attributes:
-        word: the command; empty if it cannot be read.
-        version: of the object.
-    """
+    """What a control object holds: the command, empty if it cannot be read, and its version."""
 
     word: str
     version: str
@@ -43,17 +38,7 @@ class Command:
 def read_command(services: Services, key: str, known: str = "") -> Command | None:
     """Read a control object.
 
-    Args:
-        services: the process's clients and settings.
-        key: the object's key.
-        known: the version that was carried out last.
-
-    Returns:
-        None if the object does not exist, is still the known version, or is refused: it delays no
-        job.
-
-    Raises:
-        StorageError: S3 failed.
+    None if it does not exist, is still the known version, or is refused: it delays no job.
     """
     try:
         info = services.store.head(key)
@@ -79,11 +64,7 @@ def read_command(services: Services, key: str, known: str = "") -> Command | Non
 
 
 def follow_job_control(services: Services, job_id: str) -> Job | None:
-    """Carry out the command for a job, and make an open job due; return the job afterwards.
-
-    Raises:
-        StorageError: S3 or DynamoDB failed, or the object kept changing.
-    """
+    """Carry out the command for a job, and make an open job due; return the job afterwards."""
     for _ in range(COMMAND_TRIES):
         job = services.ledger.job(job_id)
         if (
@@ -100,12 +81,7 @@ def follow_job_control(services: Services, job_id: str) -> Job | None:
 def obey(services: Services, job: Job) -> Job | None:
     """Carry out the newest command for an open job.
 
-    Returns:
-        The job as it is afterwards: the same if there is nothing new. None if something else
-        changed it meanwhile.
-
-    Raises:
-        StorageError: S3 or DynamoDB failed.
+    The job afterwards, the same if there is nothing new; None if something else changed it.
     """
     command = read_command(
         services, names.job_control(job.job_id), job.control.version if job.control else ""

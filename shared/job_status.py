@@ -31,8 +31,6 @@ class PendingBatches:
 
     Attributes:
         queued: batches that the API has not started, as far as it reports.
-        running: batches that it is processing.
-        oldest_at: when it accepted the oldest of them, Unix seconds.
     """
 
     queued: int = 0
@@ -70,14 +68,7 @@ def build_status(
     counts: tuple[int, int] | None = None,
     pending: PendingBatches | None = None,
 ) -> dict[str, Any]:
-    """The status as users read it, without its time.
-
-    Args:
-        job: the job.
-        wait: what it waits for.
-        counts: records that succeeded and failed; None: as its last status told.
-        pending: batches that the API has.
-    """
+    """The status as users read it, without its time; without counts, those its last status told."""
     splitting = job.state is JobState.SPLITTING
     over = job.state in FINAL_JOB_STATES
     succeeded, failed = counts or (job.status.succeeded, job.status.failed)
@@ -123,8 +114,8 @@ def encode_status(status: dict[str, Any], now: float) -> bytes:
 def write_status(services: Services, job: Job, status: dict[str, Any]) -> None:
     """Write a job's `status.json`, as its lease holder or while its upload is read.
 
-    If the job may have moved on before the write did, because no lease protects it, its status as
-    of now follows.
+    If no lease protects it, the job may have moved on before the write did: its status as of now
+    follows.
     """
     key = names.result(job.upload.key, job.job_id, "status.json")
     services.store.put(key, encode_status(status, services.now()), kind=JSON_TYPE)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 
 def raw(job: str, number: str, attempt: int, ordinal: int) -> str:
-    """Key of a finished reply as the API sent it.
-
-    Ordinal 0 is the submit's reply, others are those of polls.
-    """
+    """Key of a finished reply as the API sent it; ordinal 0 is the submit's, others of polls."""
     return f"staging/{job}/{number}/raw-{attempt}-{ordinal}"
 
 
@@ -17,10 +14,7 @@ def part(job: str, number: str, attempt: int) -> str:
 
 
 def segment(job: str, kind: str, ordinal: int, growing: int = 0) -> str:
-    """Key of the joined sections of consecutive parts.
-
-    A segment that grows is a new object each time.
-    """
+    """Key of the joined sections of consecutive parts; one that grows is a new object each time."""
     return f"staging/{job}/segments/{kind}-{ordinal:05d}{f'-{growing:05d}' if growing else ''}"
 
 

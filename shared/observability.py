@@ -1,6 +1,4 @@
-"""The logger and the metrics of both functions.
-
-They hold ids, states, codes and numbers: no prompt, answer or token.
+"""The logger and the metrics of both functions: ids, states, codes, numbers; no prompt, no answer.
 
 Metrics reach CloudWatch as log lines (embedded metric format), one per invocation, with one
 dimension: the stack. Ids of jobs, batches and models are logged but never a dimension: each value
@@ -78,9 +76,7 @@ METRICS = {
 
 
 def count(name: str, value: float = 1) -> None:
-    """Add to a metric, under a lock.
-
-    Batches are processed in threads, and Powertools' metrics are not thread-safe.
+    """Add to a metric, under a lock: batches are processed in threads.
 
     CloudWatch bills a metric for each hour in which it has a value, so a value of nothing is left
     out, except of the budget, where it is news.
@@ -98,10 +94,7 @@ def count_broken_law() -> None:
 
 
 def batch_log_fields(batch: Batch) -> dict[str, Any]:
-    """Fields of every log line about a batch.
-
-    Job, number, and the API's request_id if it has one.
-    """
+    """Fields of every log line about a batch."""
     named = {"job_id": batch.job_id, "number": batch.number}
     if batch.submission and batch.submission.request_id:
         named["request_id"] = batch.submission.request_id
@@ -109,16 +102,9 @@ def batch_log_fields(batch: Batch) -> dict[str, Any]:
 
 
 class LoggingBatchProcessor(BatchProcessor):
-    """Processes each SQS message independently.
-
-    One that fails is logged, counted and delivered again.
-    """
+    """Processes each SQS message independently: one that fails is logged and delivered again."""
 
     def __init__(self) -> None:
-        """Do not raise if every message of an invocation failed.
-
-        That is not an error of the function.
-        """
         super().__init__(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
 
     def failure_handler(
@@ -126,10 +112,7 @@ class LoggingBatchProcessor(BatchProcessor):
         record: SQSRecord,
         exception: tuple[type[BaseException] | None, BaseException | None, TracebackType | None],
     ) -> tuple[str, str, Any]:
-        """Log the failure: Powertools does not.
-
-        And the dead-letter queue gets the message only an hour later.
-        """
+        """Log the failure: the dead-letter queue gets the message only an hour later."""
         # It is no error of Dropbatch, and was logged.
         if isinstance(exception[1], UploadDeniedError):
             return super().failure_handler(record, exception)

@@ -11,38 +11,29 @@ from __future__ import annotations
 import random
 
 FIRST_SUBMIT_SECONDS, MAX_SUBMIT_SECONDS = 10.0, 900.0
-"""Seconds between two submits of a batch that was rejected through no fault of its own."""
+"""Between two submits of a batch that was rejected through no fault of its own."""
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 5.0, 900.0
-"""Seconds between two polls of a batch without an answer."""
+"""Between two polls of a batch without an answer."""
 MAX_DOUBLINGS = 30
 
 
 def exponential(first: float, times: int, longest: float) -> float:
-    """Seconds to wait after a number of failures.
-
-    `first` after none, doubled for each failure, at most `longest`.
-    """
+    """Seconds to wait: `first` after no failure, doubled for each, at most `longest`."""
     return min(first * 2.0 ** min(times, MAX_DOUBLINGS), longest)
 
 
 def jittered(seconds: float, fraction: float = 0.2) -> float:
-    """A wait varied at random by at most `fraction`.
-
-    So that waits that begin at the same time do not end together.
-    """
+    """A wait varied at random, so that waits that begin at the same time do not end together."""
     return seconds * random.uniform(1 - fraction, 1 + fraction)  # noqa: S311 - spreads load, guards nothing
 
 
 def longest_jittered(seconds: float, fraction: float = 0.2) -> float:
-    """The longest wait that `jittered` can return for these arguments."""
+    """The longest wait that `jittered` can return."""
     return seconds * (1 + fraction)
 
 
 def soon_after(moment: float, within: float) -> float:
-    """A random time up to `within` seconds after a moment.
-
-    So that not everything that waits for it starts together.
-    """
+    """A random time after a moment, so that not everything that waits for it starts together."""
     return moment + random.uniform(0, within)  # noqa: S311 - spreads load, guards nothing
 
 
@@ -52,43 +43,31 @@ def submit_back_off(refusals: int) -> float:
 
 
 def poll_back_off(age: float) -> float:
-    """Seconds until a batch is polled again after a poll without an answer.
-
-    Half its age since acceptance.
-    """
+    """Seconds until a batch is polled again after a poll without an answer: half its age."""
     return jittered(min(max(age / 2, MIN_POLL_SECONDS), MAX_POLL_SECONDS), 0.1)
 
 
 # ── claims ────────────────────────────────────────────────────────────────────────────────────────
 
 EARLY_CLAIMS, MAX_EARLY_CLAIM_SECONDS = 10, 180.0
-"""The number of first claims, and the maximum seconds that each of them waits.
-
-Whatever its usual wait.
-"""
+"""The number of first claims, and the most that each of them waits."""
 FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 2.0, 60.0
-"""Seconds until the next try after a step that failed, doubled for each claim before it."""
+"""Until the next try after a step that failed, doubled for each claim before it."""
 CLAIMS_BEFORE_ALARM = 20
 SLOW_CLAIM_SECONDS = 3_600.0
 MAX_SECONDS_TO_ACCEPTANCE = 7 * 86_400
-"""Seconds after which a batch that the API never accepted ends."""
+"""After which a batch that the API never accepted ends."""
 MAX_CLAIMS = CLAIMS_BEFORE_ALARM + 72
 """The last claim that is tried: if it has no result either, the item ends."""
 
 
 def claim_seconds(claims: int, usual: float) -> float:
-    """Seconds that a claim waits after `claims` others.
-
-    The usual wait within limits, or an hour.
-    """
+    """Seconds that a claim waits after `claims` others: its usual wait within limits, or an hour."""
     if claims >= CLAIMS_BEFORE_ALARM:
         return SLOW_CLAIM_SECONDS
     return min(usual, MAX_EARLY_CLAIM_SECONDS) if claims < EARLY_CLAIMS else usual
 
 
 def retry_seconds(claims: int) -> float:
-    """Seconds until an item is tried again whose step failed after `claims` claims.
-
-    Before anything was sent.
-    """
+    """Seconds until an item is tried again whose step failed before anything was sent."""
     return claim_seconds(claims, exponential(FIRST_RETRY_SECONDS, claims, MAX_RETRY_SECONDS))

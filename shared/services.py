@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CALLER_RESERVE_SECONDS = 10.0
-"""Seconds that are left for the caller of `retry` if the step never succeeds."""
+"""Left for the caller of `retry` if the step never succeeds."""
 FIRST_STEP_SECONDS, MAX_STEP_SECONDS = 0.2, 5.0
-"""Seconds between two tries of a step."""
+"""Between two tries of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,7 @@ class Services:
     sleep: Callable[[float], None] = time.sleep
 
     def of_invocation(self, hops: int = 0) -> Services:
-        """Services of one invocation, which note what it leaves due.
-
-        Args:
-            hops: of the message that called it; 0: no message did.
-        """
+        """Services of one invocation, which note what it leaves due; `hops` as of its message."""
         left = LeftDue()
         ledger = Ledger(self.ledger.client, self.ledger.table, left.note)
         return replace(
@@ -77,13 +73,7 @@ class Services:
 
     @contextmanager
     def called_by_message(self, hops: int) -> Iterator[Services]:
-        """Services of an invocation that a message called.
-
-        At its end it wakes the poll function for what it left due.
-
-        Args:
-            hops: of the message.
-        """
+        """Services of an invocation that a message called, which wakes others for what is left."""
         own = self.of_invocation(hops)
         try:
             yield own
@@ -92,22 +82,14 @@ class Services:
                 wake(own, at)
 
     def lift(self, permit: Permit, model: str) -> None:
-        """End the pause and the wait that a good call has probed.
-
-        Have what waited for the pause's end looked at.
-        """
+        """End the pause that a good call has probed, and have what waited for that looked at."""
         if self.budget.lift(permit, model):
             wake(self, self.now(), at_once=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One invocation of a function.
-
-    Attributes:
-        services: the process's clients and settings.
-        deadline: Unix seconds at which Lambda ends it.
-    """
+    """One invocation of a function; Lambda ends it at its deadline, Unix seconds."""
 
     services: Services
     deadline: float
@@ -127,21 +109,11 @@ class Invocation:
         return self.seconds_left >= seconds
 
     def until(self, end: float) -> Invocation:
-        """The same invocation with an earlier end, Unix seconds.
-
-        Its own end stays if that comes first.
-        """
+        """The same invocation with an earlier end, Unix seconds."""
         return replace(self, deadline=min(self.deadline, end))
 
     def retry(self, step: Callable[[], T]) -> T:
-        """Run a step, again if necessary, until no AWS service fails in it.
-
-        Args:
-            step: may be run more than once.
-
-        Raises:
-            StorageError: the time is used up.
-        """
+        """Run a step, again if necessary, until no AWS service fails in it or time is used up."""
         tries = 0
         while True:
             before = self.seconds_left

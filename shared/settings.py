@@ -1,7 +1,4 @@
-"""Converts environment variables to frozen settings. The only module that reads the environment.
-
-All bad variables are reported together.
-"""
+"""Environment variables as frozen settings; all bad ones are reported together."""
 
 from __future__ import annotations
 
@@ -19,15 +16,9 @@ if TYPE_CHECKING:
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 MAX_CALLS, MAX_WORKER_CALLS = 240, 2_400
-"""Calls a minute: Cloudflare's limit of a token.
-
-The most through a Worker, whose binding has no known limit.
-"""
+"""Calls a minute: Cloudflare's limit of a token; through a Worker, which has no known limit."""
 MAX_QUEUE_NAME, KEPT_OF_QUEUE_NAME = 63, 9
-"""Maximum characters of a queue's name at Cloudflare; its last ones.
-
-A hyphen and eight digits of the stack's id.
-"""
+"""Maximum characters of a queue's name; its last ones, a hyphen and eight of the stack's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +26,10 @@ class Settings:
     """The operator's settings, checked. Those with a default may be absent from the environment.
 
     Attributes:
-        cloudflare_api_token_secret_arn: empty with `transport` worker, which needs no API token.
-        max_requests_per_batch: maximum number of records in a batch.
         max_batch_bytes: maximum size of a batch's JSON body; a larger record is sent alone.
-        api_calls_per_minute: calls to the Cloudflare API by all functions together, with one token.
+        api_calls_per_minute: calls to the Cloudflare API by all functions together.
         batch_deadline_hours: hours from acceptance after which a pending batch is submitted again.
-        ambiguous_submit: what happens to a batch after a submit of unknown outcome.
-        completion_events: whether Cloudflare's events of batches are wanted; `uses_events` says
-            whether they are used.
-        events_queue_name: name of the stack's queue at Cloudflare, which is cut to `MAX_QUEUE_NAME`
-            characters.
-        transport: how the API is reached, see `shared.workers_ai.transports`.
-        ai_gateway_token_secret_arn: empty unless the gateway requires its own token.
         source_bucket_name: bucket outside the stack whose objects are uploads too; empty for none.
-        source_prefix: prefix of their keys.
         kms_key_arn: the key with which the bucket encrypts; empty if S3's own key does.
     """
 
@@ -205,12 +186,7 @@ _NEEDS = {
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Read and check every setting.
-
-    Raises:
-        ConfigurationError: a variable is missing or out of range; the message names every such
-            variable.
-    """
+    """Read and check every setting; raises `ConfigurationError`, which names every bad variable."""
     values: dict[str, object] = {}
     problems: list[str] = []
     for field in fields(Settings):

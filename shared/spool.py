@@ -17,10 +17,7 @@ MAX_BYTES_IN_MEMORY = 256 << 10
 """Maximum bytes kept in memory; larger data goes to disk."""
 
 MAX_REPLY_BYTES = 400_000_000
-"""Maximum bytes of one API reply.
-
-The poll function's disk has room for eight, each with the part made from it.
-"""
+"""Maximum bytes of one API reply: the poll function's disk has room for eight, and their parts."""
 
 
 class TooLargeError(Exception):
@@ -30,11 +27,7 @@ class TooLargeError(Exception):
 def spool(
     chunks: Iterable[bytes], kept: contextlib.ExitStack, most: int | None = None
 ) -> bytes | mmap.mmap:
-    """All chunks as one buffer; on disk, it lives as long as the given stack.
-
-    Raises:
-        TooLargeError: there are more than `most` bytes.
-    """
+    """All chunks as one buffer; on disk, it lives as long as the stack. Raises `TooLargeError`."""
     first: list[bytes] = []
     size = 0
     file: IO[bytes] | None = None

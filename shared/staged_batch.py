@@ -29,16 +29,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class StagedInfo:
-    """What the metadata of a staged object contains.
-
-    Attributes:
-        requests: records, sendable or not.
-        sendable: records in the body.
-        body_size: bytes of the body.
-        end: where the cut continues after this batch; None for a piece of a batch.
-        begin: where the cut of this batch began; None for a piece of a batch.
-        originals_size: bytes of the originals.
-    """
+    """What the metadata of a staged object contains; a piece of a batch has no begin, no end."""
 
     requests: int
     sendable: int
@@ -90,19 +81,12 @@ def encode_index(rows: RecordIndex) -> bytes:
 
 
 def decode_index(index: bytes) -> RecordIndex:
-    """The index, in record order.
-
-    Raises:
-        msgspec.ValidationError: it is not an index.
-    """
+    """The index, in record order."""
     return _decode(index)
 
 
 def original_spans(rows: RecordIndex) -> list[tuple[int, int]]:
-    """Where each record is among the originals, as offset and length.
-
-    Length 0 for one that is not kept.
-    """
+    """Where each record is among the originals, as offset and length: 0 if it is not kept."""
     lengths = rows.originals or [0] * len(rows)
     return [
         (end - length, length) for end, length in zip(accumulate(lengths), lengths, strict=True)

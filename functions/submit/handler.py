@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from shared.services import Services
 
 DEATH_MARGIN_SECONDS = 30.0
-"""Seconds after an invocation's end at which its message is delivered again if it died."""
+"""After an invocation's end: its message is delivered again if it died."""
 FAILED_AGAIN_SECONDS = 900.0
-"""Seconds until the message of an upload that failed is delivered again."""
+"""Until the message of an upload that failed is delivered again."""
 
 processor = LoggingBatchProcessor()
 
@@ -59,12 +59,7 @@ def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
 
 
 def process_message(invocation: Invocation, body: str, receipt: str) -> None:
-    """Process one message, with its receipt handle.
-
-    Raises:
-        StorageError: an AWS service failed; the message is delivered again.
-        msgspec.ValidationError: the message is for another function.
-    """
+    """Process one message, with its receipt handle."""
     try:
         message = decode_message(body)
     except msgspec.ValidationError:
@@ -86,7 +81,6 @@ def process_message(invocation: Invocation, body: str, receipt: str) -> None:
 
 
 def _read_new_uploads(invocation: Invocation, body: str, receipt: str) -> None:
-    """Create the jobs of S3's notification, and read their uploads."""
     with _retry_soon_after_death(invocation, receipt):
         for upload in parse_notification(body):
             with invocation.called_by_message(0) as own:
@@ -96,10 +90,7 @@ def _read_new_uploads(invocation: Invocation, body: str, receipt: str) -> None:
 
 @contextmanager
 def _count_failures(services: Services, job_id: str, number: str = "") -> Iterator[None]:
-    """Count an error before an item was claimed as a claim: its message would fail forever.
-
-    Nothing was sent for it, so it is due again soon, whatever lease its message had.
-    """
+    """Count an error before an item was claimed as a claim: its message would fail forever."""
     try:
         yield
     except Exception as error:
@@ -118,7 +109,6 @@ def _count_failures(services: Services, job_id: str, number: str = "") -> Iterat
 
 @contextmanager
 def _retry_soon_after_death(invocation: Invocation, receipt: str) -> Iterator[None]:
-    """Have an upload's message delivered again soon if this invocation dies."""
     queues = invocation.services.queues
     with suppress(StorageError):  # Then it is delivered again later.
         queues.hide(queues.upload_url, receipt, invocation.seconds_left + DEATH_MARGIN_SECONDS)

@@ -51,19 +51,11 @@ if TYPE_CHECKING:
     from shared.services import Services
 
 RETRY_OF = "retry_of"
-"""Metadata of a retry file, in any spelling.
-
-Its job's id, or the percent-encoded key of its job's manifest.
-"""
+"""Metadata of a retry file: its job's id, or the percent-encoded key of its job's manifest."""
 
 
 class Retried(msgspec.Struct, frozen=True):
-    """The job that an upload retries.
-
-    Attributes:
-        manifest: key of its manifest.
-        format: of its upload; None if that was never known.
-    """
+    """The job that an upload retries: its manifest's key, and its format if that was ever known."""
 
     manifest: str
     format: str | None
@@ -85,15 +77,6 @@ def resolve_options(
 
     Those of a retry come from its metadata, then from the job that it retries, wherever it was put.
     So does its format, which the few records of a retry may not show.
-
-    Args:
-        services: the process's clients and settings.
-        upload_key: under `inbox/`.
-        metadata: of the upload.
-        retried: as `find_retried` returned it.
-
-    Raises:
-        UploadRefused: `bad_options`.
     """
     own = metadata_options(metadata)
     if retried:
@@ -115,10 +98,7 @@ def find_retried(services: Services, metadata: Mapping[str, str]) -> Retried | N
 
 
 def _upload_of(services: Services, job_id: str) -> tuple[str, str | None] | None:
-    """Key and format of a job's upload: from its item or, once that has expired, from its record.
-
-    None without it.
-    """
+    """A job's upload's key and format: from its item or, once that has expired, from its record."""
     try:
         if job := services.ledger.job(job_id):
             return job.upload.key, job.plan.format
@@ -148,10 +128,7 @@ def _nearest_file(services: Services, upload_key: str) -> dict[str, Any]:
 
 
 def _parent_options(services: Services, manifest: str) -> dict[str, Any]:
-    """The options of the job that is retried.
-
-    None if that failed because of them, before they were pinned.
-    """
+    """The options of the job that is retried; none if it failed because of them."""
     try:
         return named_options(
             _read_options(services, f"{manifest.removesuffix('manifest.json')}options.json")
@@ -175,10 +152,7 @@ def _error_of(services: Services, manifest: str) -> ErrorDetail | None:
 
 
 def pin_options(services: Services, upload_key: str, job_id: str, options: Options) -> Options:
-    """Write `options.json` once.
-
-    Return the options in it, which another run of the same event may have written.
-    """
+    """Write `options.json` once; return what it holds, which another run may have written."""
     key = names.result(upload_key, job_id, "options.json")
     if services.store.put_if_absent(key, encode_options(options), kind=JSON_TYPE):
         return options
@@ -195,19 +169,12 @@ def keep_options(services: Services, job: Job, options: Options) -> None:
 
 
 def pinned_options(services: Services, job: Job) -> Options:
-    """A job's options, from its `options.json`.
-
-    Raises:
-        UploadRefused: `options_gone`.
-    """
+    """A job's options, from its `options.json`; raises `UploadRefused` (`options_gone`)."""
     return _read_options(services, names.result(job.upload.key, job.job_id, "options.json"))
 
 
 def _read_options(services: Services, key: str) -> Options:
-    """The options in an object.
-
-    Without them, the job would send other requests than its user wants.
-    """
+    """Options, without which the job would send other requests than its user wants."""
     try:
         return decode_options(services.store.get(key))
     except ObjectNotFoundError as error:
@@ -236,13 +203,7 @@ def limits_of(services: Services) -> StackLimits:
 def pin_plan(
     services: Services, job: Job, stored: Iterator[bytes], check: Callable[[], None]
 ) -> Job:
-    """The job with its plan pinned.
-
-    Args:
-        services: the process's clients and settings.
-        job: leased.
-        stored: its upload's bytes.
-        check: called while an archive is unpacked; what it raises stops the unpacking.
+    """The job with its plan pinned; `check` is called while an archive is unpacked, and may raise.
 
     Raises:
         UploadRefused: the upload cannot be read, or its options do not fit it.
@@ -287,10 +248,7 @@ def put_job_record(services: Services, job: Job) -> None:
 
 
 def reader_for(services: Services, job: Job) -> Reader | None:
-    """The reader that converts the records of a job with a pinned plan.
-
-    None if they are sent as written.
-    """
+    """What converts the records of a job with a pinned plan; None if they are sent as written."""
     if not job.plan.converts:
         return None
     header = services.store.get(keys.header(job.job_id)) if job.plan.is_table else b""

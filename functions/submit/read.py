@@ -1,4 +1,4 @@
-"""Read: an upload's pinned version, in turns, as unpacked blocks and as cuts; flat memory at any size.
+"""Read: an upload's pinned version, in turns, as unpacked blocks and as cuts; flat memory.
 
 One invocation leases the job and reads for a minute, an archive for as long as it can; the next
 turn continues at the end of the last batch. So the largest upload is read by functions that may
@@ -36,19 +36,13 @@ if TYPE_CHECKING:
     from shared.services import Invocation, Services
 
 TURN_SECONDS = 60.0
-"""How long one run reads before it ends its turn.
-
-For an archive, which each turn reads again, as long as it can.
-"""
+"""How long a run reads; an archive, which each turn reads again, as long as it can."""
 STAGE_RESERVE_SECONDS = 30.0
-"""Time a run keeps to stage its last batch and to release the job."""
+"""Kept to stage the last batch and to release the job."""
 DETECT_RESERVE_SECONDS = 10.0
-"""Time kept while an archive's beginning is read, to release the job."""
+"""Kept while an archive's beginning is read, to release the job."""
 SKIP_RESERVE_SECONDS = 45.0
-"""Time that must be left when an archive has been skipped to where the last turn ended.
-
-To make progress.
-"""
+"""Must be left when an archive has been skipped to where the last turn ended, to make progress."""
 SKIP_TRIES = 3
 """Turns in a row without that time, after which the archive counts as too large."""
 
@@ -62,16 +56,10 @@ class Turn:
     """One turn, whose lease this run holds.
 
     Attributes:
-        invocation: the one that takes the turn.
-        job: as it was leased, or its lease renewed, last.
-        reader: converts the job's records; None if they are sent as written.
         ends: Unix seconds.
-        begun: where it began.
         place: end of the last batch cut, or of the blank lines after it.
         bytes_without_batch: unpacked bytes read since then.
         bytes_read: stored bytes of the upload that have been read.
-        bytes_unpacked: unpacked bytes that have been read.
-        finished: whether the upload was read to its end.
     """
 
     invocation: Invocation
@@ -91,11 +79,7 @@ class Turn:
         return self.invocation.services
 
     def plan(self) -> None:
-        """Pin the job's plan.
-
-        Raises:
-            UploadRefused: `path_too_long`, or as `pin_plan` raises it.
-        """
+        """Pin the job's plan."""
         check_path(self.job.upload.key)
         stored = read_stored(self.services.store, self.job.upload)
         self.job = pin_plan(
@@ -114,16 +98,9 @@ class Turn:
     def read(
         self, place: Checkpoint, number: int, thread: Executor | None = None
     ) -> Iterator[Cut | Checkpoint]:
-        """The upload's cuts from a place on, up to the turn's end; at least one.
+        """The upload's cuts from the end of a batch, up to the turn's end; at least one.
 
-        Args:
-            place: end of a batch, or of blank lines after it.
-            number: of the first batch that is cut.
-            thread: reads ahead, as for `read_stored`.
-
-        Raises:
-            UploadRefused: the upload cannot be read on.
-            StorageError: S3 failed, or there is not enough time for the turn's first batch.
+        `number` is the first cut's; `thread` reads ahead, as for `read_stored`.
         """
         job, store = self.job, self.services.store
         blocks = self.blocks(
@@ -141,10 +118,7 @@ class Turn:
             yield block
 
     def cuts(self, cuts: Iterator[Cut | Checkpoint]) -> Iterator[Cut | Checkpoint]:
-        """The cuts up to the turn's end; at least one.
-
-        Blank lines count as one, except in an archive.
-        """
+        """The cuts up to the turn's end; at least one. Blank lines count, but in an archive."""
         self.finished = False
         try:
             for one in cuts:
@@ -166,8 +140,6 @@ class Turn:
     def check(self, *, skipping: bool) -> None:
         """Check the time; called for each block, and for each piece of an archive.
 
-        Which may yield nothing for long.
-
         Raises:
             TurnOverError: the time is over, and there is a place to continue from.
             StorageError: there is not enough time for the turn's first batch.
@@ -179,12 +151,7 @@ class Turn:
             raise TurnOverError
 
     def _check_time(self, wanted: float) -> None:
-        """Check that the turn's first batch has time; called while what is before its end is read.
-
-        Raises:
-            StorageError: fewer seconds are left than wanted; the next turn may be faster.
-            UploadRefused: `broken_archive`: fewer were left in several turns in a row.
-        """
+        """Check that the turn's first batch has time: if not, the next turn may be faster."""
         if self.invocation.seconds_left > wanted:
             return
         job, place = self.job, self.begun
@@ -207,16 +174,7 @@ class Turn:
 
 
 def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], None]) -> None:
-    """Have the upload of a leased job read for one turn, from where the last one ended.
-
-    Args:
-        invocation: this one.
-        job: as this invocation has leased it.
-        read: reads for one turn; raises `LeaseLostError` if another run has replaced this one.
-
-    Raises:
-        StorageError: an AWS service failed; the job is due again at its `due_at`.
-    """
+    """Have the upload of a leased job read for one turn, from where the last one ended."""
     turn = Turn(invocation, job)
     try:
         try:
@@ -234,11 +192,7 @@ def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], None]) ->
 
 
 def lease_turn(services: Services, job: Job) -> Job | None:
-    """Lease a job for a turn; None if another run reads its upload, or it need not be read on.
-
-    Raises:
-        StorageError: an AWS service failed; the caller counts the claim.
-    """
+    """Lease a job for a turn; None if another run reads its upload, or it need not be read on."""
     if job.state is not JobState.SPLITTING:
         return None
     now = services.now()
@@ -254,10 +208,7 @@ def lease_turn(services: Services, job: Job) -> Job | None:
 
 
 def _give_back_lease(services: Services, job: Job) -> None:
-    """Release a turn that an AWS service has failed, so that nobody waits for its lease's end.
-
-    The claim counts.
-    """
+    """Release a turn that an AWS service has failed: nobody waits, but the claim counts."""
     # Later the lease is kept: messages that come again must not use up its tries.
     if job.claims < CLAIMS_BEFORE_ALARM:
         services.ledger.retry_job(job, services.now() + retry_seconds(job.claims), job.claims)
@@ -269,18 +220,11 @@ def _give_back_lease(services: Services, job: Job) -> None:
 def read_stored(
     store: ObjectStore, upload: Upload, start: int = 0, thread: Executor | None = None
 ) -> Iterator[bytes]:
-    """The stored bytes of an upload's version from an offset on.
+    """The stored bytes of an upload's version from an offset on; raises `UploadRefused`.
 
-    Args:
-        store: the object store.
-        upload: the upload.
-        start: offset.
-        thread: reads the next block while one is used; from the second block on, because the first
-            is often enough. The caller owns it: a generator may be closed by the garbage collector,
-            which must not wait for threads.
-
-    Raises:
-        UploadRefused: `source_gone`.
+    The thread reads the next block while one is used; from the second block on, because the first
+    is often enough. The caller owns it: a generator may be closed by the garbage collector, which
+    must not wait for threads.
     """
     source = store if upload.source_key is None else store.in_bucket(upload.bucket)
 
@@ -315,21 +259,7 @@ def read_decompressed(
     watch: Turn,
     thread: Executor | None = None,
 ) -> Iterator[bytes]:
-    """The unpacked bytes from an offset on.
-
-    In an archive, everything before it is read and skipped.
-
-    Args:
-        store: the object store.
-        upload: the upload.
-        plan: its packing.
-        start: offset in the unpacked bytes.
-        watch: checks whether there is time, and knows what was read.
-        thread: as for `read_stored`.
-
-    Raises:
-        UploadRefused: `source_gone` or `broken_archive`.
-    """
+    """The unpacked bytes from an offset on; in an archive, all before is read and skipped."""
     if plan.packing == "plain":
         for block in _watched(read_stored(store, upload, start, thread), start, watch):
             watch.check(skipping=False)

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from shared.services import Services
 
 STATUS_EVERY_SECONDS = 10.0
-"""Seconds between two writes of `status.json` while an upload is read."""
+"""Between two writes of `status.json` while an upload is read."""
 RENEW_EVERY_SECONDS, LEASE_RENEWAL_SECONDS = 5.0, 45.0
-"""Seconds between two renewals of a run's lease, and how long each lasts."""
+"""Between two renewals of a run's lease, and how long each lasts."""
 MAX_PUTS = 8
 """Objects put at the same time."""
 MAX_AHEAD, MAX_BYTES_AHEAD = 16, 20_000_000
@@ -58,7 +58,7 @@ MAX_AHEAD, MAX_BYTES_AHEAD = 16, 20_000_000
 FIRST_BATCHES = 50
 """Batches at a job's beginning that are sent by message, or end at once if they are never sent."""
 SWEPT_SECONDS = 3_600.0
-"""Seconds until a batch that is never submitted is due, if no sweep ended it before."""
+"""Until a batch that is never submitted is due, if no sweep ended it before."""
 UNREAD = ErrorDetail(
     "internal", "Dropbatch could not read the whole upload; the submit function's log shows why."
 )
@@ -69,11 +69,7 @@ NOTHING_TO_SEND = ErrorDetail("internal", "no record of this batch could be sent
 
 
 def split(turn: Turn) -> None:
-    """Split a job's upload for one turn, from where the last one ended.
-
-    Raises:
-        LeaseLostError: another run has replaced this one.
-    """
+    """Split a job's upload for one turn; raises `LeaseLostError`."""
     services = turn.services
     # It may have been commanded before it existed.
     job = turn.job = obey(services, turn.job) or turn.job
@@ -141,8 +137,6 @@ class Staged:
     """What has been staged of an upload when a turn ends.
 
     Attributes:
-        place: where the turn ended.
-        is_read: whether the upload was read to its end.
         is_sent: whether any batch is to be submitted; not for a job that was stopped.
         has_endings: whether a sweep ends batches that are not.
     """
@@ -154,11 +148,7 @@ class Staged:
 
 
 def _stage(turn: Turn) -> Staged:
-    """Stage batches after the last one; return what has been staged.
-
-    Raises:
-        LeaseLostError: another run has replaced this one.
-    """
+    """Stage batches after the last one."""
     staging = _Staging.after(turn, turn.services.ledger.last_batch(turn.job.job_id))
     with ExitStack() as stack:
         puts, reads = ThreadPoolExecutor(MAX_PUTS), ThreadPoolExecutor(1)
@@ -174,13 +164,8 @@ class _Staging:
     """The batches that a turn stages.
 
     Attributes:
-        turn: reads the upload.
-        before: totals of the batches created.
-        number: the next batch's.
-        place: where it begins: at the end of the batch before it.
+        number, place: of the next batch, which begins where the last one ends.
         read_to: that place, or the end of blank lines after it.
-        status_at: when the status was written last, Unix seconds.
-        renewed_at: when the lease was renewed last.
     """
 
     turn: Turn
@@ -201,10 +186,7 @@ class _Staging:
         return cls(turn, batches_before(services, last), number, place, read_to, services.now())
 
     def stage(self, puts: Executor, reads: Executor) -> Staged | None:
-        """Stage batches up to the turn's end.
-
-        None if a stored batch ends elsewhere than the one that was cut.
-        """
+        """Stage batches up to the turn's end; None if a stored one ends elsewhere than cut."""
         turn, services = self.turn, self.turn.services
         cuts = turn.read(self.read_to, self.number, reads)
         ahead = put_ahead(services.store, puts, turn.job.job_id, self.number, self.place, cuts)
@@ -228,7 +210,7 @@ class _Staging:
         return Staged(self.read_to, turn.finished, self.before.ordinal > 0, has_endings)
 
     def _renew_lease(self) -> None:
-        """Renew the lease; write how far the upload has been read to the status now and then."""
+        """Renew the lease, and tell now and then how far the upload has been read."""
         turn, now = self.turn, self.turn.services.now()
         until, known = now + LEASE_RENEWAL_SECONDS, turn.job.reading
         bytes_read = max(known.bytes_read, turn.bytes_read)
@@ -251,11 +233,6 @@ class StagedAhead:
     """A batch that was cut, and whose object is being put.
 
     Attributes:
-        number: the batch's number.
-        first_id: id of its first record.
-        end: where the next cut begins.
-        key: of the object.
-        body: the object (`shared.staged_batch`).
         ours: the object's metadata if this run puts it.
         found: the metadata of the object that is stored, and its ETag if another run put it.
     """
@@ -328,11 +305,7 @@ def _put(store: ObjectStore, key: str, body: bytes, ours: StagedInfo) -> tuple[S
 
 
 def settle(store: ObjectStore, candidate: StagedAhead) -> StagedInfo:
-    """Settle which object is a batch's, once the item before it exists; return its metadata.
-
-    Raises:
-        StorageError: S3 failed, or another run replaced the object at the same time.
-    """
+    """Which object is a batch's, once the item before it exists: its metadata."""
     found, etag = candidate.found.result()
     if found.begin == candidate.ours.begin:
         return found
@@ -345,18 +318,13 @@ def settle(store: ObjectStore, candidate: StagedAhead) -> StagedInfo:
 
 @dataclass(slots=True)
 class Before:
-    """Totals of a job's batches before the next one.
-
-    Attributes:
-        ordinal: batches with a sendable record.
-        estimate: sum of their estimated costs, in billionths of a US dollar.
-    """
+    """Of a job's batches before the next: how many have a sendable record, and their estimates."""
 
     ordinal: int = 0
     estimate: int = 0
 
     def has_endings(self, batches: int) -> bool:
-        """Whether so many batches may have been created only to end them that a sweep is worth it."""
+        """Whether so many batches were created only to end them that a sweep is worth it."""
         return batches > FIRST_BATCHES and self.ordinal < batches
 
     def add(self, batch: Batch) -> None:
@@ -381,8 +349,8 @@ def batches_before(services: Services, last: Batch | None) -> Before:
 def create_batch(services: Services, job: Job, candidate: StagedAhead, before: Before) -> Batch:
     """Create a batch whose object exists; return it as it is in the ledger.
 
-    A message has it submitted, if its slot has come and there is a call for it. Otherwise it is due
-    then: slots follow at the rate of calls, so that jobs take turns.
+    A message has it submitted, if its time has come and there is a call for it. Otherwise it is due
+    then: batches follow at the rate of calls, so that jobs take turns.
     """
     name, staged, now = f"{candidate.number:08d}", settle(services.store, candidate), services.now()
     ending = job.ending(now) if staged.sendable else NOTHING_TO_SEND

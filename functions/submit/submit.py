@@ -67,13 +67,13 @@ if TYPE_CHECKING:
 POST_SECONDS = 60.0
 """The longest a POST may take, its reply included."""
 SETTLE_SECONDS = 45.0
-"""Seconds kept after the POST to record its outcome, in the table or else as a receipt in S3."""
+"""Kept after the POST to record its outcome, in the table or else as a receipt in S3."""
 SUBMIT_LEASE_MARGIN_SECONDS = 30.0
-"""Seconds by which clocks of two functions may differ."""
+"""By how much clocks of two functions may differ."""
 AGAIN_SECONDS = (60.0, 300.0, 900.0)
 """Least seconds from each ambiguous submit to the next; one more ends the batch."""
 WITHDRAWN_SECONDS = 5.0
-"""Seconds after which a batch is submitted again whose model is said to be withdrawn."""
+"""Until a batch is submitted again whose model is said to be withdrawn."""
 WITHDRAWN = "withdrawn"
 """What a batch doubts whose model one reply said to be withdrawn."""
 SUBMIT_FAILED = ErrorDetail(
@@ -89,7 +89,6 @@ UNPAID_REASONS = {
     ErrorClass.CREDITS: PauseReason.CREDITS_SPENT,
     ErrorClass.SPEND_LIMIT: PauseReason.SPEND_LIMIT,
 }
-"""Why submits pause that cannot be paid for, by what the reply means."""
 KEEP_TOKEN_PAUSE = {ErrorClass.ACCOUNT, ErrorClass.RATE_LIMIT, ErrorClass.TRY_LATER}
 """Rejections of a probe that do not show that the token is accepted again."""
 
@@ -99,8 +98,7 @@ def submit_batch(
 ) -> None:
     """Advance one batch: submit it, or settle what an earlier run left.
 
-    `due_at` is when it was due as its message was sent; None: whenever it is. If an AWS service
-    fails, the batch is due again at its own.
+    `due_at` is when it was due as its message was sent.
     """
     services, now = invocation.services, invocation.services.now()
     batch, job = services.ledger.batch(job_id, number), services.ledger.job(job_id)
@@ -136,7 +134,6 @@ def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
 
 
 def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None:
-    """Submit a batch if the budget permits it now."""
     services, first = invocation.services, batch.work is DueKind.FIRST
     subscribe(services, job.plan.model)  # Before the permit: this may take seconds.
     now = services.now()
@@ -193,7 +190,6 @@ class _Submit:
     Attributes:
         batch: as it was read; once claimed, as the claim wrote it.
         first_poll: seconds from the acceptance to the first poll.
-        body: what is sent.
     """
 
     invocation: Invocation
@@ -308,7 +304,7 @@ class _Submit:
         return accepted
 
     def _leave_receipt(self, submission: Submission) -> bool:
-        """Record in the log and in S3 an acceptance that the table did not store; whether S3 has it."""
+        """Record in the log and in S3 an acceptance that the table did not store; whether S3 did."""
         batch = self.batch
         named = batch_log_fields(batch) | {"request_id": submission.request_id}
         logger.error("request_id not recorded", **named, attempt=batch.attempt)
@@ -326,9 +322,7 @@ class _Submit:
         """It is unknown whether the API accepted the batch: apply `AmbiguousSubmit`.
 
         The outage pause begins, or goes on: while it lasts, one batch at a time is tried, and this
-        one after all that are due before it.
-
-        `since` is since when the API has not answered, `code` what it said, for the user.
+        one after all that are due before it. No answer has come `since`; `code` is for the user.
         """
         services, batch, now = self.services, self.batch, self.services.now()
         services.budget.pause(PauseReason.OUTAGE, since, code, self.permit)
@@ -343,7 +337,6 @@ class _Submit:
     # ── refused ─────────────────────────────────────────────────────────────────────────────────
 
     def _settle_rejection(self, reply: Rejected) -> None:
-        """Process an error: what happens to the batch, and to later calls."""
         retry, code = self.invocation.retry, reply.code or reply.status
         fields = {**batch_log_fields(self.batch), "code": reply.code, "status": reply.status}
         if is_ambiguous(reply):
@@ -393,12 +386,10 @@ class _Submit:
         self.services.ledger.refuse(batch, now + submit_back_off(batch.refusals), **told)
 
     def _is_told_before(self, kind: str) -> bool:
-        """Whether an earlier submit of the batch was answered likewise, some seconds ago."""
         doubt, before = self.batch.doubt, self.services.now() - WITHDRAWN_SECONDS / 2
         return doubt is not None and doubt.kind == kind and doubt.since <= before
 
     def _end_job(self, code: int) -> None:
-        """End a batch and its job, because the account may not use the model."""
         services, job = self.services, self.job
         words = model_error_message(job.plan.model, code)
         end(services, self.batch, ErrorDetail("rejected", words))
@@ -414,8 +405,7 @@ class _Submit:
     def _sends_no_references(self, reply: Rejected) -> bool:
         """Whether the job's bodies are sent without `external_reference` from now on.
 
-        Some models take no member that their schema does not name. Answers are joined by id, and
-        the user's references are in the index.
+        Some models take no member that their schema does not name. Answers are joined by id.
         """
         ledger = self.services.ledger
         if self.job.without_references or not is_refused_for_references(reply):

@@ -35,35 +35,24 @@ if TYPE_CHECKING:
     from shared.settings import Settings
 
 MAX_EVENT_AGE_SECONDS = 60 * 86_400
-"""Age in seconds above which an event is refused.
-
-Its job's item and manifest may be deleted, so it would run again.
-"""
+"""Above it an event is refused: its job's item and manifest may be deleted, it would run again."""
 
 TURN_LEASE_SECONDS = 150.0
 MAX_DENIED_SECONDS = 86_400.0
 """Seconds for which an upload is tried that S3 does not hand out."""
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 15.0, 300.0
-"""Seconds between two tries of a job.
-
-Half of the time for which its upload has been denied, within these.
-"""
+"""Between two tries of a job: half of the time for which it has been denied, within these."""
 MIN_EVENT_SECONDS, MAX_EVENT_SECONDS = 60.0, 1_800.0
-"""The same of an event without a job: each try uses up one of the 100 deliveries of its message."""
+"""The same of an event without a job: each try is one of the 100 deliveries of its message."""
 FIRST_DELIVERY_SECONDS = 45.0
-"""Age of an event in seconds up to which no delivery of its message has failed because the upload was denied."""
+"""An event's age up to which no delivery has failed because the upload was denied."""
 
 
 def create_job(services: Services, event: ObjectCreated) -> Job | None:
-    """Create the job of an upload, leased by its creator.
-
-    None if there is nothing to do, or it has one already.
-
-    One that exists is due at its time, whatever became of its creator.
+    """Create the job of an upload, leased by its creator; None if it has one, or gets none.
 
     Raises:
         UploadDeniedError: S3 tells nothing of the upload; the message is delivered again.
-        StorageError: an AWS service failed; the message is delivered again.
     """
     now = services.now()
     key = _upload_key(services.settings, event)
@@ -109,8 +98,7 @@ def create_job(services: Services, event: ObjectCreated) -> Job | None:
 def _upload_key(settings: Settings, event: ObjectCreated) -> str | None:
     """The key under `inbox/` that identifies an object as an upload; None if it is not one.
 
-    An object of the source bucket, which the stack does not own, gets the key that it would have
-    there: its own key, with `SourcePrefix` replaced by `inbox/`.
+    An object of the source bucket gets its own key, with `SourcePrefix` replaced by `inbox/`.
     """
     key = event.key
     if event.bucket != settings.bucket_name:
@@ -123,7 +111,6 @@ def _upload_key(settings: Settings, event: ObjectCreated) -> str | None:
 
 
 def _create(services: Services, job: Job) -> bool:
-    """Create a job, leased by its creator; False if an item with its id exists."""
     try:
         if services.ledger.create_job(job) is None:
             return False
@@ -147,7 +134,6 @@ def _created(services: Services, job: Job) -> None:
 def _new_job(
     services: Services, job_id: str, upload: Upload, metadata: Mapping[str, str], now: float
 ) -> Job:
-    """A new job; its options are pinned before its item is written."""
     error: ErrorDetail | None = None
     options = Options()
     by_default = True
@@ -197,14 +183,7 @@ class _Notice(msgspec.Struct):
 
 
 def wait_or_fail(services: Services, job: Job, denied: UploadDeniedError) -> Job | None:
-    """Show why the upload of a leased job cannot be read, and try again later.
-
-    Returns:
-        The job with an error, if its upload has been denied for too long; else None.
-
-    Raises:
-        StorageError: an AWS service failed; the next turn finds the upload denied, too.
-    """
+    """Show why an upload cannot be read, and try again later; the failed job if that lasts long."""
     now = services.now()
     noted = job.wait if job.wait and job.wait.code == UPLOAD_DENIED else None
     since = noted.since if noted else now
@@ -231,11 +210,7 @@ def _pause(seconds: float, shortest: float, longest: float) -> float:
 def show_denied_event(
     services: Services, event: ObjectCreated, upload_key: str, refusal: RefusedError
 ) -> None:
-    """Show that HEAD of an upload is refused.
-
-    Raises:
-        UploadDeniedError: the event is to be tried again.
-    """
+    """Show that HEAD of an upload is refused; raises `UploadDeniedError` if it is tried again."""
     now = services.now()
     age = now - (event.at or now)
     said = f"HEAD of s3://{event.bucket}/{event.key}: {refusal.code} {refusal.said}".strip()
@@ -265,19 +240,7 @@ def show_denied_event(
 def end_notice(
     services: Services, event: ObjectCreated, upload_key: str, job_id: str | None
 ) -> None:
-    """If an upload was shown as denied, show what became of it.
-
-    Each delivery of its event may do so.
-
-    Args:
-        services: the process's clients and settings.
-        event: the upload's.
-        upload_key: its key under `inbox/`.
-        job_id: of the job that it got; None: it was deleted before.
-
-    Raises:
-        StorageError: S3 failed; the event's message is delivered again.
-    """
+    """If an upload was shown as denied, show what became of it: its job, or that it was deleted."""
     if event.at is None or services.now() - event.at <= FIRST_DELIVERY_SECONDS:
         return
     try:

@@ -21,18 +21,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LARGEST_NUMBER, SMALLEST_NUMBER = 10**38 - 1, 1e-130
-"""A number from outside, such as a record's `max_tokens`, may be beyond these.
-
-And DynamoDB refuses such an item.
-"""
+"""DynamoDB refuses a number beyond these, which may come from outside."""
 
 
 def attribute(value: object) -> dict[str, Any]:
-    """One value in DynamoDB's wire form. Members of maps that are None are left out.
-
-    Raises:
-        TypeError: for a type the ledger does not use.
-    """
+    """One value in DynamoDB's wire form. Members of maps that are None are left out."""
     match value:
         case bool():
             return {"BOOL": value}
@@ -57,20 +50,14 @@ def attribute(value: object) -> dict[str, Any]:
 
 
 def _storable(value: float) -> float:
-    """The number nearest to this one that DynamoDB stores.
-
-    Of at most 38 digits, and not too near to 0.
-    """
+    """The nearest number of at most 38 digits, and not too near to 0."""
     if 0 < abs(value) < SMALLEST_NUMBER:
         return 0.0
     return max(-LARGEST_NUMBER, min(value, LARGEST_NUMBER))
 
 
 def attributes(value: object) -> dict[str, Any]:
-    """The members of a data class in wire form.
-
-    Those that are None or have their default are left out.
-    """
+    """A data class's members in wire form, but those that are None or have their default."""
     defaults = defaults_of(type(value))
     members = ((name, getattr(value, name), default) for name, default in defaults.items())
     return {
@@ -108,11 +95,7 @@ def plain(wire: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever the item h
 
 
 def read(item: Mapping[str, Any], kind: type[T]) -> T:
-    """Build a data class from an item; attributes that the class does not have are ignored.
-
-    Raises:
-        UnreadableItemError: the item does not match its schema.
-    """
+    """Build a data class from an item, whose other attributes are ignored."""
     try:
         return msgspec.convert({name: plain(wire) for name, wire in item.items()}, kind)
     except msgspec.ValidationError as error:

@@ -40,10 +40,7 @@ _PASSING_KMS = (
 
 
 def is_refusal(code: str) -> bool:
-    """Whether an error code of AWS says that the same call will be refused again.
-
-    A policy, a key, an archive.
-    """
+    """Whether AWS will refuse the same call again, because of a policy, a key or an archive."""
     return code in REFUSALS or (
         code.startswith(("KMS.", "Kms")) and not code.endswith(_PASSING_KMS)
     )
@@ -51,11 +48,7 @@ def is_refusal(code: str) -> bool:
 
 @contextmanager
 def storage_errors(call: str, lasting: Collection[str] = ()) -> Iterator[None]:
-    """Translate the errors that a boto3 call raises.
-
-    Args:
-        call: the service and its operation, for the message.
-        lasting: the service's own codes of refusals that last, beside those of S3.
+    """Translate what a boto3 call raises; `lasting` are the service's own codes of refusals.
 
     Raises:
         RefusedError: the service refuses this call, and will again.

@@ -41,8 +41,6 @@ class AtMost:
 class SameMembers:
     """As an expected value: the attribute is a map in which these members are as they were read.
 
-    The others are not compared: another version may store fewer or more of them.
-
     Attributes:
         seen: the data class that was read; None if the attribute did not exist, and must not.
         names: the members, each a number or a text.
@@ -55,9 +53,7 @@ class SameMembers:
 class ConditionFailedError(Exception):
     """The item was not as the write expected; never leaves `shared`.
 
-    Attributes:
-        sent_again: the SDK got no answer at first and sent the write again, so it may have found
-            its own first one.
+    `sent_again`: the SDK sent the write twice, so it may have found its own first one.
     """
 
     def __init__(self, *, sent_again: bool) -> None:
@@ -69,7 +65,6 @@ class Table:
     """One table."""
 
     def __init__(self, client: DynamoDBClient, table: str, on_write: OnWrite | None = None) -> None:
-        """Use a ready client; nothing is read yet. `on_write` gets what was written."""
         self.client = client
         self.table = table
         self.on_write = on_write or (lambda _item, _changed: None)
@@ -82,10 +77,7 @@ class Table:
         return item
 
     def pages(self, **arguments: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - boto3's own arguments
-        """Pages of a query, one call each, as far as its caller reads on.
-
-        Raises like `call_dynamodb`.
-        """
+        """Pages of a query, one call each, as far as its caller reads on."""
         position: dict[str, Any] = {}
         while True:
             page = self.call("query", **arguments, **position)
@@ -95,10 +87,7 @@ class Table:
             position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     def create(self, item: dict[str, Any]) -> bool:
-        """Write a new item, given in wire form with its key.
-
-        False if an item with this key exists.
-        """
+        """Write a new item, given in wire form with its key; whether none with this key existed."""
         try:
             self.call("put_item", Item=item, ConditionExpression="attribute_not_exists(pk)")
         except ConditionFailedError as error:
@@ -114,20 +103,16 @@ class Table:
         kind: type[T],
         remove: Sequence[str] = (),
     ) -> T | None:
-        """Change an existing item with one conditional write.
+        """Change an item with one conditional write; return it, or None if it was different.
 
         Args:
             key: the item's key, in wire form.
             expected: what the item's attributes must hold: a value (one that is absent has the
-                default of `kind`), `ABSENT`, `AtMost`, or `SameMembers`. A map or a list is never
-                compared as a whole.
+                default of `kind`), `ABSENT`, `AtMost`, or `SameMembers`.
             changes: what they hold afterwards; None, or the default of `kind`, removes an
                 attribute.
             kind: the data class that the item is read as.
             remove: further attributes to remove.
-
-        Returns:
-            The item as it is afterwards; None if it was not as expected.
         """
         names: dict[str, str] = {"#pk": "pk"}
         values: dict[str, Any] = {}
@@ -180,7 +165,7 @@ class Table:
         return read(answer["Attributes"], kind)
 
     def call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
-        """Call an operation on this table; raises like `call_dynamodb`."""
+        """Call an operation on this table; raises `ConditionFailedError` or `StorageError`."""
         return call_dynamodb(self.client, operation, TableName=self.table, **arguments)
 
     def _changed_already(
@@ -201,13 +186,7 @@ class Table:
 def _compared(
     expected: Mapping[str, object], defaults: Mapping[str, object]
 ) -> Iterator[tuple[str, object, object]]:
-    """The attributes and members that a condition compares.
-
-    Name or path, expected value, and default.
-
-    Raises:
-        TypeError: a map or a list would be compared as a whole.
-    """
+    """The attributes and members that a condition compares: path, expected value, and default."""
     for of, wanted in expected.items():
         if not isinstance(wanted, SameMembers):
             members = {of: (wanted, defaults.get(of, ABSENT))}
@@ -230,17 +209,14 @@ def _compared(
 def _holds(
     item: Mapping[str, Any] | None, wanted: Mapping[str, Any]
 ) -> TypeGuard[Mapping[str, Any]]:
-    """Whether an item holds what a write put there.
-
-    The times in a claim distinguish it from any other claim.
-    """
+    """Whether an item holds what a write put there: a claim's times distinguish it."""
     return item is not None and all(
         of in item and _has(plain(item[of]), plain(wire)) for of, wire in wanted.items()
     )
 
 
 def _has(held: object, wanted: object) -> bool:
-    """Whether a value is the wanted one; a map may have members of another version besides."""
+    """Whether a value is the wanted one; a map may have further members."""
     if isinstance(held, dict) and isinstance(wanted, dict):
         return all(name in held and _has(held[name], value) for name, value in wanted.items())
     if isinstance(held, list) and isinstance(wanted, list):
@@ -249,12 +225,6 @@ def _has(held: object, wanted: object) -> bool:
 
 
 def call_dynamodb(client: DynamoDBClient, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Call DynamoDB and translate its errors.
-
-    Raises:
-        ConditionFailedError: the condition did not hold.
-        StorageError: DynamoDB failed.
-    """
     with storage_errors(f"DynamoDB {operation}"):
         try:
             answer: dict[str, Any] = getattr(client, operation)(**arguments)

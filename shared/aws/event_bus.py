@@ -1,10 +1,7 @@
 """Notices: an EventBridge event for each job that is over, sent at least once.
 
-Because the ledger waits for it.
-
-There is no separate outbox: a job is `finalizing`, and due again, until EventBridge has accepted
-its notice; only then does the ledger end it. If a function dies in between, the same notice is sent
-again. A notice that EventBridge refuses for good is given up after some minutes.
+A job is `finalizing`, and due again, until EventBridge has accepted its notice; only then does the
+ledger end it. A notice that EventBridge refuses for good is given up after some minutes.
 """
 
 from __future__ import annotations
@@ -41,24 +38,15 @@ class EventBus:
     """The account's default event bus."""
 
     def __init__(self, client: Callable[[], EventBridgeClient]) -> None:
-        """Take a function that creates the client.
-
-        Most invocations end no job, and creating one takes 40 ms.
-        """
+        """Take what creates the client: that takes 40 ms, and most invocations end no job."""
         self.client = client
 
     def publish_job_over(self, detail: dict[str, Any], at: float) -> None:
-        """Announce that a job is over.
-
-        Args:
-            detail: the event's detail; its `job_id` identifies the job, of which there may be two
-                events.
-            at: Unix seconds.
+        """Announce that a job is over, perhaps twice; its `job_id` identifies it.
 
         Raises:
-            RefusedError: EventBridge refuses the notice, and will until somebody changes something.
-            StorageError: EventBridge rejected the call or the connection failed; the notice must be
-                sent again.
+            RefusedError: EventBridge refuses the notice, until somebody changes something.
+            StorageError: the notice must be sent again.
         """
         entry = {
             "Source": SOURCE,

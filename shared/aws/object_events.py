@@ -1,7 +1,4 @@
-"""Events of created objects.
-
-S3's own notifications, and those that EventBridge sends for a source bucket.
-"""
+"""Events of created objects: S3's own, and EventBridge's of a source bucket."""
 
 from __future__ import annotations
 
@@ -58,14 +55,7 @@ _decode = msgspec.json.Decoder(_Message).decode
 
 @dataclass(frozen=True, slots=True)
 class ObjectCreated:
-    """One created object.
-
-    Attributes:
-        bucket: its bucket.
-        key: its key, decoded.
-        version: its version id; empty if the event has none.
-        at: Unix seconds of the event; None if it has no time.
-    """
+    """One created object; its version is empty, and its time None, if the event has none."""
 
     bucket: str
     key: str
@@ -76,10 +66,8 @@ class ObjectCreated:
 def parse_notification(body: str) -> list[ObjectCreated]:
     """The objects that a message reports as created; none for S3's test event.
 
-    Keys are URL-encoded in S3's notifications, and not encoded in EventBridge's events.
-
-    Raises:
-        msgspec.MsgspecError: it is not such a message.
+    Keys are URL-encoded in S3's notifications, and not encoded in EventBridge's events. Raises
+    `msgspec.MsgspecError` for anything else.
     """
     message = _decode(body)
     if message.source == "aws.s3" and message.detail_type == "Object Created" and message.detail:

@@ -67,15 +67,7 @@ _GONE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What HEAD returns about an object.
-
-    Attributes:
-        size: bytes.
-        etag: without quotes.
-        version: version id; `null` if the bucket has no versions.
-        modified: time of the last change.
-        metadata: user metadata, lower-case names.
-    """
+    """What HEAD returns about an object; its version is `null` if the bucket has no versions."""
 
     size: int
     etag: str
@@ -86,7 +78,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class MultipartPart:
-    """A piece of an object that is being assembled; its ETag is as S3 returned it."""
+    """A piece of an object that is being assembled."""
 
     number: int
     size: int
@@ -110,15 +102,7 @@ class ObjectStore:
         copying: Callable[[], S3Client] | None = None,
         kms_key: str = "",
     ) -> None:
-        """Use a ready client.
-
-        Args:
-            client: for all calls that S3 answers quickly.
-            bucket: its name.
-            copying: returns a client that waits longer, for server-side copies; without it,
-                `client` is used.
-            kms_key: the ARN of the key with which the bucket encrypts; empty if S3's own key does.
-        """
+        """Take a client for quick calls and, for copies, how to make one that waits longer."""
         self.client = client
         self.bucket = bucket
         self.copying = copying or (lambda: client)
@@ -143,11 +127,7 @@ class ObjectStore:
         )
 
     def existing(self, key: str) -> ObjectInfo:
-        """What HEAD returns about an object that was written.
-
-        Raises:
-            ObjectNotFoundError: it was deleted since.
-        """
+        """What HEAD returns about an object that was written; raises `ObjectNotFoundError`."""
         stored = self.head(key)
         if stored is None:
             raise ObjectNotFoundError(f"{key} does not exist")
@@ -157,10 +137,8 @@ class ObjectStore:
         """Bytes of one version of an upload, from `start`, at most `length`.
 
         Raises:
-            UploadRefused: `source_gone`: the version no longer exists; `source_archived`: it cannot
-                be read.
+            UploadRefused: `source_gone` or `source_archived`: it will never be read.
             UploadDeniedError: S3 refuses to hand it out.
-            StorageError: S3 rejected the call, or the connection failed several times.
         """
         arguments = {
             **_version(version),
@@ -187,11 +165,7 @@ class ObjectStore:
             ) from error
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """An object's bytes, or a section of them; for objects that fit in memory.
-
-        Raises:
-            ObjectNotFoundError: nothing is stored under the key.
-        """
+        """An object's bytes, or a section of them; raises `ObjectNotFoundError`."""
         if length == 0:
             return b""
         if start == 0 and length is None:
@@ -201,11 +175,7 @@ class ObjectStore:
         )
 
     def spool(self, key: str, kept: ExitStack) -> bytes | mmap.mmap:
-        """A whole object: in memory if it is small, else on disk as long as the given stack lives.
-
-        Raises:
-            ObjectNotFoundError: nothing is stored under the key.
-        """
+        """A whole object: in memory if it is small, else on disk as long as the stack lives."""
         return spool(self.blocks(key, 0, self.existing(key).size), kept)
 
     def blocks(self, key: str, start: int, length: int) -> Iterator[bytes]:
@@ -242,17 +212,7 @@ class ObjectStore:
         metadata: Mapping[str, str] | None = None,
         kind: str = "",
     ) -> bool:
-        """Write an object unless one exists; return whether this call wrote it.
-
-        Args:
-            key: the new object.
-            body: bytes, or a file or mapping, which is read from its beginning.
-            metadata: of the new object.
-            kind: its content type.
-
-        Raises:
-            StorageError: S3 rejected the call or the connection failed.
-        """
+        """Write bytes, a file or a mapping unless an object exists; whether this call did."""
         for attempt in range(_MAX_TRIES):
             if not isinstance(body, bytes):
                 body.seek(0)
@@ -270,11 +230,7 @@ class ObjectStore:
         raise AssertionError("unreachable")
 
     def replace(self, key: str, body: bytes, etag: str, metadata: Mapping[str, str]) -> None:
-        """Replace the object that has this ETag.
-
-        Raises:
-            StorageError: it is another object now, S3 rejected the call, or the connection failed.
-        """
+        """Replace the object that has this ETag; raises `StorageError` if it is another one now."""
         self._call("put_object", Key=key, Body=body, IfMatch=f'"{etag}"', **_optional(metadata, ""))
 
     def put(self, key: str, body: bytes, kind: str = "") -> None:
@@ -295,8 +251,7 @@ class ObjectStore:
         """Delete versions for good, at most 1,000; those that no longer exist count as deleted.
 
         Raises:
-            RefusedError: S3 refuses to delete some of them: they are locked, or a policy forbids
-                it.
+            RefusedError: S3 refuses some of them: they are locked, or a policy forbids it.
             StorageError: S3 rejected the call, or did not delete some of them.
         """
         wanted = [{"Key": one.key, "VersionId": one.version} for one in versions]
@@ -320,17 +275,7 @@ class ObjectStore:
         return upload_id
 
     def upload_part_copy(self, key: str, upload_id: str, number: int, source: str) -> None:
-        """Copy a whole object to its place among the pieces of a new one.
-
-        Doing it twice changes nothing.
-
-        Args:
-            key: the new object.
-            upload_id: of `create_multipart_upload`.
-            number: the piece's place, 1 to 10,000.
-            source: key of the object to copy; at least 5 MiB unless it is the last piece, at most 5
-                GiB.
-        """
+        """Copy a whole object to its place among the pieces of a new one; twice changes nothing."""
         self._call(
             "upload_part_copy",
             Key=key,
@@ -343,8 +288,7 @@ class ObjectStore:
         """The pieces copied so far, in order.
 
         Raises:
-            ObjectNotFoundError: the upload no longer exists: it was completed, or removed after
-                some days.
+            ObjectNotFoundError: the upload was completed, or removed after some days.
         """
         found: list[MultipartPart] = []
         position: dict[str, int] = {}
@@ -361,12 +305,11 @@ class ObjectStore:
     def complete_multipart_upload(
         self, key: str, upload_id: str, pieces: list[MultipartPart]
     ) -> bool:
-        """Create the new object from its pieces, unless it exists; return whether this call did.
+        """Create the new object from its pieces, unless it exists; whether this call did.
 
         Raises:
-            WriteConflictError: another write of the object collided. S3 wants the upload to begin
-                anew: this one is aborted, so that `list_parts` no longer finds it.
-            StorageError: S3 rejected the call or the connection failed.
+            WriteConflictError: another write collided. S3 wants the upload to begin anew: this one
+                is aborted, so that `list_parts` no longer finds it.
         """
         parts = [{"PartNumber": one.number, "ETag": one.etag} for one in pieces]
         try:

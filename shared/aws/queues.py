@@ -17,15 +17,12 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 MAX_SUBMITS_WAITING = 50
-"""Messages that wait in the submit queue, up to which more are sent.
-
-What comes later waits behind them.
-"""
+"""Messages in the submit queue, up to which more are sent: what comes later waits behind them."""
 FIRST_BATCH = "00000000"
 """The number of a job's first batch."""
 
 SUBMIT_GRACE_SECONDS = 60.0
-"""Seconds in which a batch's first message must be processed before a tick sends another."""
+"""In which a batch's first message must be processed before a tick sends another."""
 
 MAX_DELAY_SECONDS = 900
 """Maximum seconds that SQS can delay a message."""
@@ -33,18 +30,11 @@ QUEUE_GONE = frozenset({"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNot
 """Codes of a queue that somebody deleted."""
 
 MAX_HOPS = 14
-"""Invocations, each called by a message of the one before, after which nothing more is sent.
-
-Lambda ends 16 of them.
-"""
+"""Invocations called by one another after which nothing more is sent: Lambda ends 16 of them."""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all messages hold.
-
-    Attributes:
-        hops: invocations since the last one that no message of a function called.
-    """
+    """What all messages hold: invocations since the last one that no message called."""
 
     hops: int = 0
 
@@ -64,10 +54,7 @@ class SubmitMessage(_Message, frozen=True, tag_field="do", tag="submit"):
 
 
 class PollMessage(_Message, frozen=True, tag_field="do", tag="poll"):
-    """Poll batches of any jobs, but for those on which somebody has worked since.
-
-    Each has its job's id, its number, and when it is due, Unix seconds.
-    """
+    """Poll batches (job, number, when it was due) on which nobody has worked since."""
 
     batches: tuple[tuple[str, str, float], ...]
 
@@ -91,9 +78,7 @@ decode_message = msgspec.json.Decoder(Message).decode
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """The work queues by their URLs.
-
-    Each kind of message has its own, so that none takes the room of another.
+    """The work queues by their URLs: each kind of message has its own room.
 
     Attributes:
         hops: of the message that called this invocation.
@@ -118,10 +103,7 @@ class Queues:
 
     @property
     def can_wake(self) -> bool:
-        """Whether an invocation may follow that may send messages.
-
-        One that may not would only postpone what is due.
-        """
+        """Whether an invocation may follow that may send messages: another would only postpone."""
         return self.hops < MAX_HOPS - 1
 
     def send(self, message: Message, delay: float = 0) -> None:
@@ -129,18 +111,7 @@ class Queues:
         self.send_all([message], [delay])
 
     def send_all(self, messages: Sequence[Message], delays: Sequence[float] = ()) -> None:
-        """Send messages of one kind, ten at a time.
-
-        None at the end of a chain, whose items are due at their time.
-
-        Args:
-            messages: all to the same queue.
-            delays: seconds from now for each message; empty for none.
-
-        Raises:
-            StorageError: SQS did not accept all of them; the items become due again at their
-                `due_at`.
-        """
+        """Send messages of one kind, ten at a time; none at the end of a chain."""
         for start in range(0, len(messages) if self.can_send else 0, 10):
             chosen = messages[start : start + 10]
             entries = [
@@ -170,24 +141,14 @@ class Queues:
                     self.covered(job_id, number)
 
     def hide(self, url: str, receipt: str, seconds: float) -> None:
-        """Set when a received message is delivered again, unless it is deleted by then.
-
-        Raises:
-            StorageError: SQS failed.
-        """
+        """Set when a received message is delivered again, unless it is deleted by then."""
         with storage_errors("SQS change_message_visibility"):
             self.client.change_message_visibility(
                 QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=round(seconds)
             )
 
     def waiting(self, url: str) -> int:
-        """The approximate number of messages of a queue that are not in flight.
-
-        SQS may be up to a minute behind.
-
-        Raises:
-            StorageError: SQS failed.
-        """
+        """The approximate number of messages that are not in flight; SQS may be a minute behind."""
         with storage_errors("SQS get_queue_attributes", QUEUE_GONE):
             answer = self.client.get_queue_attributes(
                 QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"]

@@ -41,26 +41,17 @@ CONNECT_SECONDS, WRITE_SECONDS, POOL_SECONDS = 5.0, 30.0, 5.0
 READ_SECONDS = 45.0
 """Maximum silence within a reply."""
 TOKEN_CHECK_SECONDS = 10.0
-"""Maximum duration of the free call that checks the token.
-
-It may follow a submit in the same invocation.
-"""
+"""Maximum duration of the free call, which may follow a submit in the same invocation."""
 SENT_CHUNK_BYTES = 256 << 10
 """Bytes of a request body sent at a time."""
 
 
 MAX_FETCHED_BYTES = 1_000_000
-"""Maximum bytes of a reply of another API, such as a hundred queues.
-
-If its caller expects no larger one.
-"""
+"""Maximum bytes of a reply of another API, such as a hundred queues."""
 
 
 class Fetched(NamedTuple):
-    """A reply of another API of the account; `status` is 0 if there is none.
-
-    `date`: the header of that name.
-    """
+    """A reply of another API of the account, and its date; the status is 0 if there is none."""
 
     status: int
     content: bytes
@@ -76,14 +67,7 @@ class WorkersAI:
     def __init__(
         self, http: httpx.Client, transport: Transport, credentials: Callable[[bool], Credentials]
     ) -> None:
-        """Use a ready HTTP client (see `http_client`).
-
-        Args:
-            http: client without redirects and retries.
-            transport: how the API is reached.
-            credentials: returns the secrets; called with True it reads them again. Raises
-                `StorageError`.
-        """
+        """Take a client without redirects and retries, and what returns the secrets (True: anew)."""
         self.http = http
         self.transport = transport
         self.credentials = credentials
@@ -92,15 +76,9 @@ class WorkersAI:
     def submit(
         self, model: str, body: bytes, seconds: float, sent: int = LARGEST_BATCH
     ) -> Iterator[Reply]:
-        """Submit a batch with one POST.
+        """Submit a batch of `sent` requests with one POST, whose reply must be read in time.
 
         A second follows only if the first was refused for its token and that changed.
-
-        Args:
-            model: model id.
-            body: the exact body.
-            seconds: time in which the reply must have been read.
-            sent: how many requests it has; a reply with many more items is no answer.
         """
         with self._post(
             model, body, seconds, partial(parse_reply, submitting=True, sent=sent)
@@ -116,10 +94,7 @@ class WorkersAI:
         sent: int = LARGEST_BATCH,
         largest: int = 0,
     ) -> Iterator[Reply]:
-        """Poll a batch of `sent` requests, or perhaps another of up to `largest`.
-
-        A large answer stays on disk until the context ends.
-        """
+        """Poll a batch of `sent` requests, or perhaps another of up to `largest`."""
         body = msgspec.json.encode({"request_id": request_id})
         parse = partial(parse_reply, submitting=False, sent=sent, largest=largest)
         with self._post(model, body, seconds, parse) as reply:
@@ -133,15 +108,7 @@ class WorkersAI:
         seconds: float,
         most: int = MAX_FETCHED_BYTES,
     ) -> Fetched:
-        """Make one call of another API of the account, such as Queues; it is not repeated.
-
-        Args:
-            method: HTTP method.
-            path: below the account's address.
-            body: JSON; None for none.
-            seconds: time in which the reply must have been read.
-            most: bytes of a reply that is read.
-        """
+        """Make one call of another API of the account, such as Queues; it is not repeated."""
         deadline = time.monotonic() + seconds
         try:
             credentials = self.credentials(False)  # noqa: FBT003 - its only argument
@@ -173,10 +140,7 @@ class WorkersAI:
             return NOTHING_FETCHED
 
     def check_token(self) -> TokenState:
-        """Whether the token is valid, according to a free call.
-
-        Takes at most about `TOKEN_CHECK_SECONDS`.
-        """
+        """Whether the token is valid, according to a free call."""
         deadline = time.monotonic() + TOKEN_CHECK_SECONDS
         try:
             credentials = self.credentials(False)  # noqa: FBT003 - its only argument
@@ -312,8 +276,7 @@ def _cut_off_at(deadline: float) -> Iterator[Callable[[str, dict[str, Any]], Non
     """End a request at its deadline: httpx's own timeouts bound single reads and writes only.
 
     A timer shuts the request's socket down, and the blocked call returns. Yields the function for
-    httpcore's `trace` extension, which reports the socket; the request must open its own
-    connection.
+    httpcore's `trace`, which reports the socket; the request must open its own connection.
     """
     sockets: list[socket.socket] = []
 
@@ -355,13 +318,10 @@ def _is_token_refused(reply: Reply) -> bool:
 
 
 def http_client(transport: httpx.BaseTransport | None = None) -> httpx.Client:
-    """Return an HTTP client that neither follows redirects nor retries.
+    """An HTTP client without redirects, retries, the environment's proxies, open connections.
 
-    And reads no proxy from the environment.
-
-    It keeps no connection open. Lambda freezes a process between two calls: a request on a
-    connection that died meanwhile would get no answer, and a submit without an answer may be billed
-    twice.
+    Lambda freezes a process between two calls: a request on a connection that died meanwhile would
+    get no answer, and a submit without an answer may be billed twice.
     """
     return httpx.Client(
         transport=transport,
@@ -378,12 +338,7 @@ def http_client(transport: httpx.BaseTransport | None = None) -> httpx.Client:
 def _read(
     response: httpx.Response, stack: contextlib.ExitStack, deadline: float, most: int | None = None
 ) -> bytes | mmap.mmap:
-    """Read a body of at most so many bytes, by default `MAX_REPLY_BYTES`, to its end.
-
-    Raises:
-        TimeoutError: the deadline passed.
-        TooLargeError: the reply is larger than any that is accepted.
-    """
+    """Read a body to its end, by the deadline; raises `TooLargeError`."""
 
     def chunks() -> Iterator[bytes]:
         for chunk in response.iter_bytes():

@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 _QUEUE_UNSUPPORTED = re.compile(
     r"(AiError: *)*[\w@/. -]{0,200}does not support request queuing", re.ASCII | re.IGNORECASE
 )
-"""A message that distinguishes a model without a queue from other uses of code 8007.
+"""Distinguishes a model without a queue from other uses of 8007, or of a code that says nothing.
 
-Or of a code that says nothing.
-
-The words count only as the message's own: a message may quote a record, after a colon or a
-quotation mark.
+The words count only as the message's own: it may quote a record, after a colon or a quotation mark.
 """
 
 BAD_INPUT = 5006
@@ -37,17 +34,14 @@ BAD_INPUT = 5006
 _NO_REFERENCES = re.compile(
     r"(additional|unevaluated)\b.{0,40}\bpropert.{0,40}\bexternal_reference\b", re.IGNORECASE
 )
-"""A message that distinguishes a model that takes no references from other bad input."""
+"""Distinguishes a model that takes no references from other bad input."""
 
 
 class ErrorClass(StrEnum):
     """What an error of the API means."""
 
     MODEL_WAITS = "model_waits"
-    """No capacity, or the model's limit per minute.
-
-    The model waits, and one of its batches is tried at a time.
-    """
+    """No capacity, or the model's limit per minute: one of its batches is tried at a time."""
     RATE_LIMIT = "rate_limit"
     """Too many calls: every function waits."""
     QUOTA = "quota"
@@ -63,11 +57,7 @@ class ErrorClass(StrEnum):
     MODEL = "model"
     """The model cannot be used: the job fails, others continue. On a submit only."""
     REQUEST = "request"
-    """The request itself is refused: the batch is divided until the bad record is alone.
-
-    On a poll several such replies
-    are required.
-    """
+    """The request itself is refused: the batch is divided until the bad record is alone."""
     BATCH_FAILED = "batch_failed"
     """Accepted, then failed as a whole: divided likewise."""
     UNKNOWN_ID = "unknown_id"
@@ -135,10 +125,7 @@ _CODES_ON_A_POLL: dict[int, ErrorClass] = {
 """What a code means on a poll, where that differs."""
 
 _WITH_4XX = {ErrorClass.MODEL, ErrorClass.WITHDRAWN, ErrorClass.CHECK_TOKEN}
-"""Classes whose codes are believed of a submit only with a status of the client's.
-
-With which they are documented.
-"""
+"""Classes whose codes are believed of a submit only with a status of the client's."""
 
 _OF_MODEL = {ErrorClass.MODEL, ErrorClass.WITHDRAWN}
 """Classes that are no verdict on a batch that was accepted."""
@@ -173,10 +160,7 @@ _PAGES_ON_A_POLL: dict[ErrorClass, ErrorClass] = {
     ErrorClass.CHECK_TOKEN: ErrorClass.CHECK_TOKEN,
     ErrorClass.RATE_LIMIT: ErrorClass.RATE_LIMIT,
 }
-"""For a page of a proxy or firewall that answers a poll, by what its HTTP status means.
-
-Any other is no answer.
-"""
+"""For a page of a proxy or firewall that answers a poll, by its status; any other is no answer."""
 
 METRIC_OF_CLASS = dict.fromkeys(ErrorClass, "ApiRefusals") | {
     ErrorClass.MODEL_WAITS: "ApiThrottles",
@@ -189,10 +173,7 @@ RETRYABLE_ITEM_CODES = frozenset({3040, 3007, 3008, 3021, 971})
 """Codes of a failed item that report a lack of capacity or time, not a bad request."""
 
 UNKNOWN_MODEL_OR_PATH = 7000
-"""For wrong paths as well as for unknown models.
-
-Means an unknown model only if the token is valid.
-"""
+"""Means an unknown model only if the token is valid."""
 
 FIREWALL = "blocked by Cloudflare's firewall"
 """Message for a record whose text Cloudflare's firewall blocks."""
@@ -243,8 +224,8 @@ def classify_submit_error(reply: Rejected) -> ErrorClass:
 def is_ambiguous(reply: Rejected) -> bool:
     """Whether a submit that was answered with an error may have been carried out all the same.
 
-    Surely refused is what could not be sent, what was answered with a redirect or with a status of
-    the client's but 408, and what a code says that nothing of was taken.
+    Surely refused is what could not be sent, what was answered with a 4xx other than 408, and what
+    a code says that nothing of was taken.
     """
     is_refused = reply.status == 0 or _is_refusal(reply.status)
     verdict = _by_code_of_submit(reply) or ErrorClass.TRY_LATER
@@ -257,12 +238,10 @@ def _is_refusal(status: int) -> bool:
 
 
 def classify_poll_error(reply: Rejected) -> ErrorClass:
-    """What an error reply to a poll means.
-
-    Several replies are required (`functions.poll.doubts`); of `MODEL` only for one withdrawn.
+    """What an error reply to a poll means; several are required (`functions.poll.doubts`).
 
     The answer of an accepted batch is paid for. So no status and no code makes it fail, but for
-    those that blame the request.
+    those that blame the request; `MODEL` is one that was withdrawn.
     """
     verdict = _by_status(reply.status)
     if not reply.enveloped:
@@ -289,10 +268,7 @@ def _by_code(reply: Rejected) -> ErrorClass | None:
 
 
 def _by_code_of_submit(reply: Rejected) -> ErrorClass | None:
-    """The same of a submit.
-
-    One reply ends a job by its model, so a server's error is no verdict on the model.
-    """
+    """The same of a submit: one reply ends a job, a server's error is no verdict on the model."""
     is_servers = (
         reply.status == HTTPStatus.REQUEST_TIMEOUT
         or reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
@@ -324,10 +300,7 @@ def is_refused_for_references(reply: Rejected) -> bool:
 
 
 def model_error_message(model: str, code: int) -> str:
-    """Message for a user whose model cannot be used, with the fix.
-
-    `code` is the API's, or the HTTP status.
-    """
+    """Message for a user whose model cannot be used, with the fix."""
     return (
         f"Workers AI refuses the model {model} (code {code}). "
         f"{_MODEL_ADVICE.get(code, _OTHER_MODEL)}"
@@ -335,10 +308,7 @@ def model_error_message(model: str, code: int) -> str:
 
 
 def advice(code: int) -> str:
-    """What to do about a code or HTTP status that calls have been getting for a long time; 0.
-
-    No connection.
-    """
+    """What to do about a code or status that calls have long been getting; 0: no connection."""
     return _ADVICE.get(code, "See the functions' logs, and Cloudflare's status page.")
 
 
@@ -355,23 +325,13 @@ class TokenState(StrEnum):
     GOOD = "good"
     REFUSED = "refused"
     UNKNOWN = "unknown"
-    """No reply, or one that is not the API's.
-
-    Or the secret has changed and the new token has not been tried yet.
-    """
+    """No reply, or not the API's; or the secret has changed and the new token was not tried yet."""
 
 
 def classify_rejection(
     services: Services, batch: Batch, reply: Rejected, *, polling: bool
 ) -> ErrorClass:
-    """What an error reply to a batch's call means; never `ErrorClass.CHECK_TOKEN`.
-
-    Args:
-        services: the process's clients and settings.
-        batch: the batch.
-        reply: the error.
-        polling: whether the call was a poll.
-    """
+    """What an error reply to a batch's call means; never `ErrorClass.CHECK_TOKEN`."""
     verdict = classify_poll_error(reply) if polling else classify_submit_error(reply)
     if verdict is not ErrorClass.CHECK_TOKEN:
         return verdict
@@ -393,10 +353,7 @@ def classify_rejection(
 
 
 def token_state(services: Services) -> TokenState | None:
-    """Whether the token may use the account, by the free call.
-
-    None if the rate budget has no call left for it.
-    """
+    """Whether the token may use the account, by the free call; None if there is no call left."""
     if not services.budget.permit_check(services.now()):
         return None
     return services.api.check_token()

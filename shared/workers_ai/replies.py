@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MAX_RETRY_AFTER_SECONDS = 900.0
 """Maximum `retry-after` that is obeyed."""
 MAX_REQUEST_ID_CHARACTERS = 1_024
-"""Characters of a request_id; documented ones have 36."""
+"""Documented ones have 36."""
 
 MAX_ERROR_BYTES = 1_000_000
 """Maximum bytes of a reply without results; a larger one is not read."""
@@ -69,16 +69,9 @@ class NoAnswers:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An HTTP error, or no connection (status 0).
+    """An HTTP error, or no connection (status 0). What it proves: `error_codes.is_ambiguous`.
 
-    What it proves: `shared.workers_ai.error_codes.is_ambiguous`.
-
-    Attributes:
-        status: HTTP status.
-        code: the body's first code.
-        message: the body's message, truncated.
-        retry_after: seconds to wait, if the reply says so.
-        enveloped: whether the body is the API's own JSON.
+    `enveloped`: the body is the API's own JSON, whose first code and truncated message these are.
     """
 
     status: int
@@ -90,13 +83,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The batch as a whole failed after acceptance.
-
-    Attributes:
-        code: the body's first code.
-        message: the body's message, truncated.
-        enveloped: whether the body is certainly the API's own JSON.
-    """
+    """The batch as a whole failed after acceptance; `enveloped` as of `Rejected`."""
 
     code: int | None
     message: str
@@ -195,13 +182,7 @@ def parse_reply(
 
 
 def parse_beginning(status: int, retry_after: str | None, beginning: bytes, most: int) -> Reply:
-    """What a reply means of which only the beginning is read.
-
-    Because it has more than the `most` bytes that fit.
-
-    It is the answer only if it begins as one, with a result; anything else is no answer, as a page
-    is.
-    """
+    """What a reply of over `most` bytes means: an answer begins as one, with a result."""
     if _begins_as_answer(status, beginning):
         return Failed(None, f"its answer has over {most:,} bytes, more than Dropbatch can hold")
     return _no_answer(status, _seconds(retry_after), None)
@@ -212,9 +193,8 @@ def _unread(
 ) -> Reply:
     """What a complete reply means that could not be read.
 
-    If it is an answer from its beginning to its end, a single record has made it so, as one does
-    whose answer is nested too deeply. One that was cut off on its way says nothing of its records:
-    the next poll may bring it whole.
+    One that is an answer to its end was made so by a single record, whose answer is nested too
+    deeply. One that was cut off says nothing of its records: the next poll may bring it whole.
     """
     if answer is None and _begins_as_answer(status, content) and not _is_cut_off(content):
         return Unreadable()
@@ -242,12 +222,9 @@ def _is_cut_off(content: bytes | mmap.mmap) -> bool:
 
 
 def _is_paid(answer: Answer, sent: int) -> bool:
-    """Whether an array is an answer, or a part of one.
+    """Whether an array is an answer, or a part of one: neither empty nor placeholders alone.
 
-    Not if it is empty, or holds only placeholders.
-
-    Under `"success":false` it is one only as a whole, a result for each request: nothing more can
-    come.
+    Under `"success":false` only as a whole, a result for each request: nothing more can come.
     """
     if not answer.refused:
         return not all(is_placeholder(item, unfinished=answer.unfinished) for item in answer.items)
@@ -257,8 +234,7 @@ def _is_paid(answer: Answer, sent: int) -> bool:
 def _with_items(status: int, answer: Answer, *, submitting: bool) -> Reply:
     """What a reply with items means: an answer, or a part of one.
 
-    A batch that may still run is not finished because some of its items are there. The status 202
-    says so, too, unless a word says otherwise.
+    The status 202 says that the batch may still run, too, unless a word says otherwise.
     """
     if status in {HTTPStatus.ACCEPTED, HTTPStatus.PARTIAL_CONTENT} and not answer.status:
         answer = replace(answer, unfinished=True)
@@ -298,10 +274,7 @@ def _unfinished(
 
 
 def _id_of(value: object) -> str:
-    """A request_id, given as text or as a positive integer.
-
-    Empty for anything else, or one too long to be stored.
-    """
+    """A request_id, given as text or as a positive integer; empty if it is too long."""
     if type(value) is int and value > 0:
         value = str(value)
     return value if isinstance(value, str) and len(value) <= MAX_REQUEST_ID_CHARACTERS else ""
@@ -330,7 +303,7 @@ def says_success(content: bytes | mmap.mmap) -> bool:
 
 
 def _answer_in(content: bytes | mmap.mmap, most: int) -> Answer | None:
-    """A batch's results, if it holds any. Tried first, because such replies are the large ones."""
+    """A batch's results, if it holds any: tried first, because such replies are the large ones."""
     try:
         return parse_answer(content, most)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -338,11 +311,7 @@ def _answer_in(content: bytes | mmap.mmap, most: int) -> Answer | None:
 
 
 def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Body]:
-    """The body with and without its envelope, and the bytes they were read from.
-
-    A lone surrogate, as at the end of a text cut by UTF-16 units, is valid JSON but not valid text:
-    it becomes U+FFFD.
-    """
+    """The body with and without its envelope, and the bytes they were read from."""
     try:
         outer = _decode(content)
     except msgspec.DecodeError:
@@ -352,7 +321,6 @@ def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Bod
 
 
 def _unwrapped(outer: _Body) -> _Body:
-    """The body without its envelope."""
     if (
         begins(outer.responses, b"[")
         or begins(outer.results, b"[")
@@ -367,10 +335,7 @@ def _problem(body: _Body) -> tuple[int | None, str]:
 
 
 def _seconds(header: str | None) -> float | None:
-    """Return the seconds of a `retry-after` header (a number or a date).
-
-    At most `MAX_RETRY_AFTER_SECONDS`, or None.
-    """
+    """The seconds of a `retry-after` header, at most `MAX_RETRY_AFTER_SECONDS`."""
     if header is None:
         return None
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", header):
@@ -392,10 +357,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def without_lone_surrogates(content: bytes | mmap.mmap) -> bytes | mmap.mmap:
-    """Return the same JSON with U+FFFD in place of each lone surrogate; on disk if the content is.
-
-    The result on disk takes no memory and is deleted with the last reference to it.
-    """
+    """The same JSON with U+FFFD in place of each lone surrogate; on disk if the content is."""
     if isinstance(content, bytes):
         return b"".join(_pieces(content))
     with tempfile.TemporaryFile() as file:

@@ -22,12 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 SMALL_REPLY_BYTES = 3_000_000
-"""A reply up to this size is decoded without counting: whatever it holds takes 120 MB at most."""
+"""Decoded without counting: whatever it holds takes 120 MB at most."""
 MAX_MEMBER_BYTES = 1_000_000
-"""A single member, such as an item's error, is decoded up to this size.
-
-A larger one counts as absent.
-"""
+"""A larger single member, such as an item's error, counts as absent."""
 _MAX_ID_CHARACTERS = 18
 MAX_UNKNOWN_BYTES = 3_000_000
 """Bytes of members with unknown names that are kept of one large reply."""
@@ -73,11 +70,7 @@ class _CountedItem(Item):
     """An item of a large reply."""
 
     def __post_init__(self) -> None:
-        """Count it.
-
-        Raises:
-            TooManyItemsError: no more items are expected.
-        """
+        """Count it."""
         _counter.count()
 
 
@@ -85,7 +78,7 @@ class _Counted(msgspec.Struct):
     """Any object, of which nothing is read."""
 
     def __post_init__(self) -> None:
-        """Count it, as `_CountedItem`."""
+        """Count it."""
         _counter.count()
 
 
@@ -93,16 +86,11 @@ class Counter:
     """Counts what a decoder makes. One at a time: a decoder knows nothing of its caller."""
 
     def __init__(self) -> None:
-        """Count nothing yet."""
         self._lock = Lock()
         self._left = 0
 
     def count(self) -> None:
-        """Count one object.
-
-        Raises:
-            TooManyItemsError: no more are expected.
-        """
+        """Count one object; raises `TooManyItemsError`."""
         self._left -= 1
         if self._left < 0:
             raise TooManyItemsError
@@ -128,10 +116,7 @@ class UnusualItem(Item):
 
 
 def plain_results(items: Iterable[Item | None]) -> list[msgspec.Raw]:
-    """The results of those items that are good and have no members besides id, reference.
-
-    Success and result.
-    """
+    """The results of those items that are good and have no further members."""
     return [
         item.result
         for item in items
@@ -143,10 +128,7 @@ def plain_results(items: Iterable[Item | None]) -> list[msgspec.Raw]:
 
 
 def has_failed(item: Item) -> bool:
-    """Whether an item says that it failed, or has an error.
-
-    `success` may be absent, null, a number or a text.
-    """
+    """Whether an item says that it failed (`success` may be a text), or has an error."""
     if str(item.success).lower() in _DENIALS:
         return True
     others = item.extra_members()
@@ -159,19 +141,13 @@ def has_failed(item: Item) -> bool:
 def is_placeholder(item: Item, *, unfinished: bool) -> bool:
     """Whether an item only holds the place of an answer that is not there yet.
 
-    Args:
-        item: the item.
-        unfinished: whether its batch may still run; if not, `"success":true` says that the result
-            is empty.
+    If its batch is finished, `"success":true` says that the result is empty.
     """
     return item.result == NULL and (unfinished or item.success is not True) and not has_failed(item)
 
 
 def place_of(item: Item) -> int | None:
-    """The place of the record that an item names.
-
-    None if neither its `index` nor its `id` is a number.
-    """
+    """The place of the record that an item names; None if neither `index` nor `id` is a number."""
     for name in (item.index, item.id):
         if type(name) is int:
             return name
@@ -188,10 +164,7 @@ def place_of(item: Item) -> int | None:
 
 
 def items_with_extras(items: Mapping[int, Item]) -> Iterator[tuple[int, Item]]:
-    """Those of some items that have members besides id, reference, success and result.
-
-    Each with its key.
-    """
+    """Those items, by their keys, that have members besides id, reference, success and result."""
     for key, item in items.items():
         if (
             item.error is item.errors is item.message is msgspec.UNSET
@@ -207,14 +180,10 @@ class Answer:
     """A batch's results: a reply, parsed to its end as JSON with `responses` or `results`.
 
     Attributes:
-        body: the reply as it came.
-        items: its `responses` or `results`; an element that is not an object is an item that names
-            no record.
-        usage: as the API reports it.
+        items: an element that is not an object is an item that names no record.
         status: the API's own word for the batch's state, in lower case; empty if there is none.
-        request_id: as in the reply.
-        unfinished: whether the reply does not say that the batch is finished. Then the items are
-            its answer only if they answer every record.
+        unfinished: the reply does not say that the batch is finished. Then the items are its answer
+            only if they answer every record.
         refused: whether its envelope says that the call has not succeeded.
     """
 
@@ -288,12 +257,8 @@ _UNREADABLE = (msgspec.ValidationError, UnicodeDecodeError)
 def parse_answer(body: bytes | mmap.mmap, most: int | None = None) -> Answer:
     """Parse a batch's results to their end.
 
-    Args:
-        body: the reply.
-        most: how many items it may have; None for a reply that was accepted before.
-
     Raises:
-        TooManyItemsError: it has more.
+        TooManyItemsError: it has more than `most`; None for a reply that was accepted before.
         msgspec.MsgspecError: not JSON, or without `responses` and `results`.
         UnicodeDecodeError: its keys are not valid text.
         RecursionError: nested too deeply.
@@ -336,10 +301,7 @@ def _array_of(outer: _Reply[Array]) -> tuple[Array, _Facts, bool]:
 
 
 def _unusual_array_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[Item], _Facts, bool]:
-    """The same for replies in which something has an unexpected type.
-
-    Such as an item that is not an object.
-    """
+    """The same where something has an unexpected type, such as an item that is not an object."""
     outer = _decode_unusual(body)
     inner: _UnusualInner = outer
     bare = begins(outer.responses, b"[") or begins(outer.results, b"[")
@@ -372,21 +334,16 @@ def _unusual_array_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[I
 
 
 def _with_status(inner: _Facts, outer: _Facts) -> _Facts:
-    """What is said beside the items.
-
-    The status may stand outside, beside the envelope's own members.
-    """
+    """What is said beside the items; the status may stand beside the envelope's members."""
     if inner.status is msgspec.UNSET:
         inner.status = outer.status
     return inner
 
 
 def _members_of(raw: msgspec.Raw, left: int) -> tuple[Members, int]:
-    """An item's members, and how many of its bytes are unknown ones.
+    """An item's members, and the bytes of unknown ones, which are left out above `left`.
 
-    These are left out if they are more than `left`.
-
-    Without a member if it is not an object, or its keys are not valid text: it answers no record.
+    None if it is not an object, or its keys are not valid text: it answers no record.
     """
     try:
         known = _decode_known(raw)
@@ -414,10 +371,7 @@ def _item_of(members: Members) -> Item:
 
 
 def only_object(raw: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw | None:
-    """The object that a member is, or that is the only element of its array.
-
-    None if there is none.
-    """
+    """The object that a member is, or that is the only element of its array; else None."""
     if begins(raw, b"["):
         try:
             (raw,) = _decode_only(raw)  # type: ignore[arg-type]  # a Raw is bytes to msgspec
@@ -427,10 +381,7 @@ def only_object(raw: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw | None:
 
 
 def decode_member(raw: msgspec.Raw | bytes | msgspec.UnsetType) -> Any:  # noqa: ANN401  # any JSON value
-    """A member's value.
-
-    None if it is absent, too large, not valid text, or a number out of range.
-    """
+    """A member's value; None if it is absent, too large, not valid text, or out of range."""
     if raw is msgspec.UNSET or len(memoryview(raw)) > MAX_MEMBER_BYTES:
         return None
     try:

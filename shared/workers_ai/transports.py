@@ -22,21 +22,13 @@ NO_TOKEN = "The secret holds no token."  # noqa: S105 - no token
 
 
 class Credentials(NamedTuple):
-    """The secrets that the calls of one transport carry.
-
-    Attributes:
-        token: the API token, or the Worker's shared secret.
-        gateway_token: token of an authenticated AI Gateway; empty if none is sent.
-    """
+    """What calls carry: the API token or the Worker's secret, and a gateway's own token."""
 
     token: str
     gateway_token: str = ""
 
     def fault(self) -> str:
-        """Why they cannot be sent; empty if they can be put in a header.
-
-        What cannot is not a token, and must not look like a lost POST.
-        """
+        """Why no header can hold them, empty if one can: that must not look like a lost POST."""
         if holds_several(self.token):
             return ONE_A_STACK
         given = (self.token, self.gateway_token) if self.gateway_token else (self.token,)
@@ -51,7 +43,7 @@ class Transport:
     Attributes:
         run_url: address of a model's calls, to which the model id is added.
         check_url: address of the free call that shows whether the token is valid.
-        headers: headers of every submit and poll, besides the credentials.
+        headers: of every submit and poll, besides the credentials.
         account_url: address of the account's other APIs; empty if this transport has none.
     """
 
@@ -77,21 +69,11 @@ class Transport:
 
 
 GATEWAY_HEADERS = {"cf-aig-skip-cache": "true", "cf-aig-max-attempts": "1"}
-"""All polls of a batch have the same body, and so has a resubmitted batch.
-
-A cached reply would be outdated. A gateway
-that retries would submit a batch twice.
-"""
+"""All polls of a batch have one body, so a cached reply would be outdated; no second submit."""
 
 
 def rest(base_url: str, account: str, gateway_id: str = "") -> Transport:
-    """The REST API.
-
-    Args:
-        base_url: up to and including `/client/v4`.
-        account: account id.
-        gateway_id: name of the AI Gateway that calls go through; empty for none.
-    """
+    """The REST API: its address up to `/client/v4`, the account, an AI Gateway's name if any."""
     account_url = f"{base_url}/accounts/{account}"
     headers = {"cf-aig-gateway-id": gateway_id, **GATEWAY_HEADERS} if gateway_id else {}
     return Transport(

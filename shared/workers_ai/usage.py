@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shared.workers_ai.results import Answer, Item
 
 MAX_TOKENS = 2**53 - 1
-"""A larger usage is ignored: JSON readers could not distinguish it from neighbouring numbers."""
+"""JSON readers could not distinguish a larger number from its neighbours."""
 
 MIN_MEASURED = 20
 """Items of a reply whose mean tells how long a model's answers are."""
@@ -69,19 +69,12 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def usage_of(raw: msgspec.Raw | msgspec.UnsetType) -> Usage:
-    """A `usage` member; numbers that are missing, or no count of tokens, are None.
-
-    One of nothing but zeros reports nothing: no request without tokens is accepted. Two of its
-    numbers tell the third.
-    """
+    """A `usage` member: what is no count of tokens is None, two of its numbers tell the third."""
     return Usage(*_counts_of(raw))
 
 
 def usage_of_items(items: Iterable[Item]) -> Usage:
-    """The sum of the usages inside items' results, as chat models report them.
-
-    Nothing if a good one reports less.
-    """
+    """The sum of the usages inside items' results; nothing if a good one reports less."""
     sums: list[int | None] = [None] * len(_NOTHING)
     lacks_completion = False
     for item in items:
@@ -100,10 +93,7 @@ def usage_of_items(items: Iterable[Item]) -> Usage:
 
 
 def mean_answer(answer: Answer) -> int:
-    """Tokens of an answer, on average over a reply's items.
-
-    0 if none were reported, or few items tell little.
-    """
+    """Tokens of an answer, on average over a reply's items; 0 if few items tell little."""
     if len(answer.items) < MIN_MEASURED:
         return 0
     usage = usage_of(answer.usage)
