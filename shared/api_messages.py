@@ -7,14 +7,11 @@ their result files.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from shared import keys
+from shared.aws.object_store import ObjectStore
 from shared.errors import ObjectNotFoundError
-
-if TYPE_CHECKING:
-    from shared.aws.object_store import ObjectStore
-    from shared.models import Batch, ErrorDetail
+from shared.models import Batch, ErrorDetail
 
 
 def attach_api_message(

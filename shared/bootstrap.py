@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -28,8 +29,6 @@ from shared.workers_ai.client import WorkersAI, http_client
 from shared.workers_ai.transports import Credentials, transport_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
 

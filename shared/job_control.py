@@ -8,16 +8,13 @@ the job existed.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from dropbatch.core import names
 from dropbatch.core.names import JobState
 from shared.errors import ObjectNotFoundError, RefusedError, StorageError
 from shared.models import CANCEL, CANCEL_NOW, Job, JobControl
 from shared.observability import logger
-
-if TYPE_CHECKING:
-    from shared.services import Services
+from shared.services import Services
 
 RUN, PAUSE = "run", "pause"
 JOB_COMMANDS = frozenset({RUN, PAUSE, CANCEL, CANCEL_NOW})

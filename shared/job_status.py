@@ -5,17 +5,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from dropbatch.core import names
 from dropbatch.core.names import FINAL_JOB_STATES, JobState
-from shared.models import NEVER, BatchState
-
-if TYPE_CHECKING:
-    from shared.models import Batch, Job, Wait
-    from shared.services import Services
+from shared.models import NEVER, Batch, BatchState, Job, Wait
+from shared.services import Services
 
 JSON_TYPE = "application/json"
 

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import warnings
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType
+from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
 from shared.errors import UploadDeniedError
+from shared.models import Batch
 from shared.retry import CLAIMS_BEFORE_ALARM
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
-
-    from shared.models import Batch
 
 logger = Logger()
 metrics = Metrics()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
+
+from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from shared.errors import StorageError
 from shared.ledger import Ledger
@@ -14,10 +17,6 @@ from shared.pacing.wake import LeftDue, wake
 from shared.retry import exponential
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from aws_lambda_powertools.utilities.typing import LambdaContext
-
     from shared.aws.event_bus import EventBus
     from shared.aws.object_store import ObjectStore
     from shared.aws.queues import Queues

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from dropbatch.core.formats.base import API_BODY_LIMIT
 from dropbatch.core.models import MODEL_ID
 from shared.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 MAX_CALLS, MAX_WORKER_CALLS = 240, 2_400

@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 import tempfile
-from typing import IO, TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import IO
 
 MAX_BYTES_IN_MEMORY = 256 << 10
 """Maximum bytes kept in memory; larger data goes to disk."""

@@ -9,19 +9,15 @@ form of all of them, but neither S3 nor the ledger.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from dropbatch.core.plan import Checkpoint
+from dropbatch.core.read.cut import Cut
 from dropbatch.core.read.index import RecordIndex
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from dropbatch.core.read.cut import Cut
 
 _decode = msgspec.json.Decoder(RecordIndex).decode
 _encode = msgspec.json.Encoder().encode

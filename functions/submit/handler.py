@@ -7,13 +7,16 @@ in time. Only an upload's first message has no item yet: it is delivered again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from aws_lambda_powertools.utilities.batch import process_partial_response
+from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
+from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from functions.submit.read import lease_turn, take_turn
 from functions.submit.stage import split
@@ -26,15 +29,7 @@ from shared.errors import RefusedError, StorageError, UploadDeniedError
 from shared.observability import LoggingBatchProcessor, logger, metrics, report_stuck
 from shared.pacing.waits import show_denied
 from shared.retry import retry_seconds
-from shared.services import Invocation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
-    from aws_lambda_powertools.utilities.typing import LambdaContext
-
-    from shared.services import Services
+from shared.services import Invocation, Services
 
 DEATH_MARGIN_SECONDS = 30.0
 """After an invocation's end: its message is delivered again if it died."""

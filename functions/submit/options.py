@@ -9,15 +9,17 @@ whoever reads the upload on cuts the same batches.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 
 from dropbatch.core import names
 from dropbatch.core.errors import UploadRefused
+from dropbatch.core.formats.base import Reader
 from dropbatch.core.formats.tables import answer_columns
 from dropbatch.core.options import (
     MAX_OPTIONS_BYTES,
@@ -39,16 +41,9 @@ from shared import keys
 from shared.errors import ObjectNotFoundError, UnreadableItemError
 from shared.job_status import JSON_TYPE
 from shared.ledger import still_leased
-from shared.models import ErrorDetail  # noqa: TC001 - read at run time, from the fields
+from shared.models import ErrorDetail, Job
 from shared.observability import logger
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
-
-    from dropbatch.core.formats.base import Reader
-    from shared.models import Job
-    from shared.services import Services
+from shared.services import Services
 
 RETRY_OF = "retry_of"
 """Metadata of a retry file: its job's id, or the percent-encoded key of its job's manifest."""

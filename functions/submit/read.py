@@ -8,32 +8,26 @@ only run for minutes, and one that dies costs seconds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from dropbatch.core.errors import UploadRefused
+from dropbatch.core.formats.base import Reader
 from dropbatch.core.names import JobState
-from dropbatch.core.plan import Checkpoint, check_model, check_path
+from dropbatch.core.plan import Checkpoint, SplitPlan, check_model, check_path
 from dropbatch.core.read import cut
-from dropbatch.core.read.cut import RANGE_BYTES, gap_error, read_batches
+from dropbatch.core.read.cut import RANGE_BYTES, Cut, gap_error, read_batches
 from dropbatch.core.read.unpack import decompress
 from functions.submit.options import pin_plan, reader_for
 from functions.submit.upload import TURN_LEASE_SECONDS, wait_or_fail
+from shared.aws.object_store import ObjectStore
 from shared.errors import LeaseLostError, StorageError, UploadDeniedError
+from shared.models import Job, Upload
 from shared.observability import logger, report_stuck
 from shared.pacing.waits import show_denied
 from shared.retry import CLAIMS_BEFORE_ALARM, claim_seconds, retry_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Executor
-
-    from dropbatch.core.formats.base import Reader
-    from dropbatch.core.plan import SplitPlan
-    from dropbatch.core.read.cut import Cut
-    from shared.aws.object_store import ObjectStore
-    from shared.models import Job, Upload
-    from shared.services import Invocation, Services
+from shared.services import Invocation, Services
 
 TURN_SECONDS = 60.0
 """How long a run reads; an archive, which each turn reads again, as long as it can."""

@@ -16,17 +16,20 @@ job's item holds a place among them, so that no turn reads them again.
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from dropbatch.core.cost_limit import estimate
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import Checkpoint
+from dropbatch.core.read.cut import Cut
 from functions.submit.options import put_job_record
+from functions.submit.read import Turn
 from shared import keys
+from shared.aws.object_store import ObjectStore
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage, VisitMessage
 from shared.errors import InvariantError, StorageError
 from shared.job_control import obey
@@ -36,16 +39,8 @@ from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Records
 from shared.observability import count, logger
 from shared.pacing import cost
 from shared.retry import MAX_CLAIMS
+from shared.services import Services
 from shared.staged_batch import StagedInfo, encode_index
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from concurrent.futures import Executor, Future
-
-    from dropbatch.core.read.cut import Cut
-    from functions.submit.read import Turn
-    from shared.aws.object_store import ObjectStore
-    from shared.services import Services
 
 STATUS_EVERY_SECONDS = 10.0
 """Between two writes of `status.json` while an upload is read."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -45,6 +44,7 @@ from shared.pacing.account import is_of_account, wait_for_account
 from shared.pacing.breaker import LIFT_LOOK_SECONDS, LIFTED, Pause, PauseReason, Permit
 from shared.pacing.waits import clear_failing, note_failing
 from shared.retry import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE, soon_after, submit_back_off
+from shared.services import Invocation, Services
 from shared.staged_batch import without_references
 from shared.workers_ai.error_codes import (
     FIREWALL,
@@ -60,9 +60,6 @@ from shared.workers_ai.error_codes import (
 )
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply, Unreadable
 from shared.workers_ai.results import Answer
-
-if TYPE_CHECKING:
-    from shared.services import Invocation, Services
 
 POST_SECONDS = 60.0
 """The longest a POST may take, its reply included."""

@@ -8,7 +8,8 @@ shows it, and the event's message is delivered again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,7 @@ from dropbatch.core.names import JobState
 from dropbatch.core.options import Options
 from dropbatch.core.plan import first_plan, with_default_model
 from functions.submit.options import find_retried, limits_of, pin_options, resolve_options
+from shared.aws.object_events import ObjectCreated
 from shared.errors import ObjectNotFoundError, RefusedError, StorageError, UploadDeniedError
 from shared.job_status import JSON_TYPE, build_status, encode_status, iso_time, write_status
 from shared.models import ErrorDetail, Job, Upload
@@ -26,13 +28,8 @@ from shared.observability import count, logger
 from shared.pacing.cost import first_limit
 from shared.pacing.waits import UPLOAD_DENIED, upload_denied
 from shared.retry import retry_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shared.aws.object_events import ObjectCreated
-    from shared.services import Services
-    from shared.settings import Settings
+from shared.services import Services
+from shared.settings import Settings
 
 MAX_EVENT_AGE_SECONDS = 60 * 86_400
 """Above it an event is refused: its job's item and manifest may be deleted, it would run again."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from shared.errors import RefusedError, StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
 
 ARCHIVED = "InvalidObjectState"
 """Code of a read of an object that has to be restored from an archive first."""

@@ -9,6 +9,7 @@ successful.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
@@ -16,8 +17,6 @@ from shared.aws.attribute_values import attribute, defaults_of, plain, read
 from shared.aws.client_errors import storage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
     from mypy_boto3_dynamodb import DynamoDBClient
 
 T = TypeVar("T")

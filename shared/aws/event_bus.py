@@ -6,6 +6,7 @@ ledger end it. A notice that EventBridge refuses for good is given up after some
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ from shared.aws.client_errors import storage_errors
 from shared.errors import RefusedError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mypy_boto3_events import EventBridgeClient
 
 SOURCE = "dropbatch"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime  # noqa: TC003 - msgspec reads the annotations
+from datetime import datetime
 from urllib.parse import unquote_plus
 
 import msgspec

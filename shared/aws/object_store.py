@@ -6,10 +6,13 @@ Objects that matter are written once (`If-None-Match: *`): 412 means that the ob
 
 from __future__ import annotations
 
+import mmap
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from botocore.exceptions import (
@@ -32,12 +35,6 @@ from shared.errors import (
 from shared.spool import spool
 
 if TYPE_CHECKING:
-    import mmap
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
-    from contextlib import ExitStack
-    from datetime import datetime
-
     from mypy_boto3_s3 import S3Client
 
 BLOCK_BYTES = 4 << 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ from shared.aws.client_errors import storage_errors
 from shared.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from mypy_boto3_sqs import SQSClient
 
 MAX_SUBMITS_WAITING = 50

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dropbatch.core.plan import Checkpoint  # noqa: TC001 - read at run time, from the fields
+from dropbatch.core.plan import Checkpoint
 from shared.models.common import BatchState, DueKind, ErrorDetail, Usage
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dropbatch.core.names import JobState
-from dropbatch.core.plan import Checkpoint, SplitPlan  # noqa: TC001 - read at run time, from the fields
+from dropbatch.core.plan import Checkpoint, SplitPlan
 from shared.models.common import ErrorDetail, Usage, Wait
 
 MAX_JOB_SECONDS = 50 * 86_400

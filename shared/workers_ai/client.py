@@ -8,12 +8,14 @@ returns replies as data (`shared.workers_ai.replies`). How the API is reached:
 from __future__ import annotations
 
 import contextlib
+import mmap
 import socket
 import threading
 import time
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import msgspec
@@ -30,12 +32,7 @@ from shared.workers_ai.replies import (
     parse_reply,
     says_success,
 )
-
-if TYPE_CHECKING:
-    import mmap
-    from collections.abc import Callable, Generator, Iterator
-
-    from shared.workers_ai.transports import Credentials, Transport
+from shared.workers_ai.transports import Credentials, Transport
 
 CONNECT_SECONDS, WRITE_SECONDS, POOL_SECONDS = 5.0, 30.0, 5.0
 READ_SECONDS = 45.0

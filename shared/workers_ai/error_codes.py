@@ -11,15 +11,12 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from dropbatch.core.errors import ONE_A_STACK
+from shared.models import Batch
 from shared.observability import batch_log_fields, logger
-
-if TYPE_CHECKING:
-    from shared.models import Batch
-    from shared.services import Services
-    from shared.workers_ai.replies import Rejected
+from shared.services import Services
+from shared.workers_ai.replies import Rejected
 
 _QUEUE_UNSUPPORTED = re.compile(
     r"(AiError: *)*[\w@/. -]{0,200}does not support request queuing", re.ASCII | re.IGNORECASE

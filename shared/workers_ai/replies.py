@@ -11,10 +11,11 @@ import mmap
 import re
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -31,9 +32,6 @@ from shared.workers_ai.results import (
     only_object,
     parse_answer,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAX_RETRY_AFTER_SECONDS = 900.0
 """Maximum `retry-after` that is obeyed."""

@@ -8,18 +8,16 @@ else that is large is decoded.
 
 from __future__ import annotations
 
+import mmap
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
 from dropbatch.core.formats.base import NULL, begins
-
-if TYPE_CHECKING:
-    import mmap
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 SMALL_REPLY_BYTES = 3_000_000
 """Decoded without counting: whatever it holds takes 120 MB at most."""

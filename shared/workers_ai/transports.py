@@ -7,15 +7,12 @@ data, see `shared.workers_ai.replies`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dropbatch.core.errors import ONE_A_STACK, holds_several
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shared.settings import Settings
+from shared.settings import Settings
 
 NO_TOKEN = "The secret holds no token."  # noqa: S105 - no token
 """What is said of a secret without a value, or with one that is no token."""

@@ -6,18 +6,14 @@ Chat completions call them `prompt_tokens` and `completion_tokens`, the Response
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from dropbatch.core.formats.base import NULL
 from shared.models import Usage
-from shared.workers_ai.results import decode_member, has_failed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from shared.workers_ai.results import Answer, Item
+from shared.workers_ai.results import Answer, Item, decode_member, has_failed
 
 MAX_TOKENS = 2**53 - 1
 """JSON readers could not distinguish a larger number from its neighbours."""
