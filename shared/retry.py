@@ -62,7 +62,7 @@ MAX_CLAIMS = CLAIMS_BEFORE_ALARM + 72
 
 
 def claim_seconds(claims: int, usual: float) -> float:
-    """Seconds that a claim waits after `claims` others: its usual wait within limits, or an hour."""
+    """Seconds that a claim waits after `claims` others: the usual one within limits, or an hour."""
     if claims >= CLAIMS_BEFORE_ALARM:
         return SLOW_CLAIM_SECONDS
     return min(usual, MAX_EARLY_CLAIM_SECONDS) if claims < EARLY_CLAIMS else usual

@@ -301,7 +301,7 @@ class _Submit:
         return accepted
 
     def _leave_receipt(self, submission: Submission) -> bool:
-        """Record in the log and in S3 an acceptance that the table did not store; whether S3 did."""
+        """Record in the log and in S3 an acceptance that the table did not store; did S3?"""
         batch = self.batch
         named = batch_log_fields(batch) | {"request_id": submission.request_id}
         logger.error("request_id not recorded", **named, attempt=batch.attempt)

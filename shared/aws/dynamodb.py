@@ -224,6 +224,7 @@ def _has(held: object, wanted: object) -> bool:
 
 
 def call_dynamodb(client: DynamoDBClient, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Call DynamoDB; raises `ConditionFailedError` or `StorageError`."""
     with storage_errors(f"DynamoDB {operation}"):
         try:
             answer: dict[str, Any] = getattr(client, operation)(**arguments)

@@ -64,7 +64,7 @@ class WorkersAI:
     def __init__(
         self, http: httpx.Client, transport: Transport, credentials: Callable[[bool], Credentials]
     ) -> None:
-        """Take a client without redirects and retries, and what returns the secrets (True: anew)."""
+        """Take a client without redirects and retries, and what reads the secrets (True: anew)."""
         self.http = http
         self.transport = transport
         self.credentials = credentials
