@@ -278,8 +278,8 @@ class _Submit:
             self._leave_receipt(submission)
             return
         count("BatchesAccepted")
-        fields, requests = batch_log_fields(taken), taken.records.requests
-        logger.info("batch accepted", **fields, attempt=taken.attempt, requests=requests)
+        named, requests = batch_log_fields(taken), taken.records.requests
+        logger.info("batch accepted", **named, attempt=taken.attempt, requests=requests)
         expect_events(self.services, self.job, self.batch.number, submission)
 
     def recover(self) -> Batch | None:
@@ -290,8 +290,8 @@ class _Submit:
             submission = msgspec.json.decode(receipt, type=Submission)
         except ObjectNotFoundError:
             if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)) is None:
-                fields = batch_log_fields(batch)
-                logger.warning("submit outcome unknown", **fields, reason="its function died")
+                named = batch_log_fields(batch)
+                logger.warning("submit outcome unknown", **named, reason="its function died")
                 # It died some time ago, so the pause starts then, and this batch may probe it now.
                 return self.end_ambiguous(batch.fence - SUBMIT_LEASE_MARGIN_SECONDS)
             submission = Submission("", batch.attempt, services.now())
@@ -335,14 +335,14 @@ class _Submit:
 
     def _settle_rejection(self, reply: Rejected) -> None:
         retry, code = self.invocation.retry, reply.code or reply.status
-        fields = {**batch_log_fields(self.batch), "code": reply.code, "status": reply.status}
+        named = {**batch_log_fields(self.batch), "code": reply.code, "status": reply.status}
         if is_ambiguous(reply):
-            logger.warning("submit outcome unknown", **fields)
+            logger.warning("submit outcome unknown", **named)
             count(METRIC_OF_CLASS[ErrorClass.TRY_LATER])
             retry(lambda: self.end_ambiguous(self.services.now(), str(code)))
             return
         verdict = retry(lambda: classify_rejection(self.services, self.batch, reply, polling=False))
-        logger.info("submit refused", **fields, verdict=verdict)
+        logger.info("submit refused", **named, verdict=verdict)
         count(METRIC_OF_CLASS[verdict])
         retry(lambda: self._reject(reply, verdict))
         if (pause := self.permit.pause) and _closes(pause, reply, verdict):

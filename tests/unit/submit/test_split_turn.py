@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import shared.retry
+import shared.observability
 from dropbatch.core.names import JobState
 from dropbatch.errors import UploadRefused
 from functions.submit import read as module
@@ -97,7 +97,7 @@ def test_failed_turn_is_repeated_soon_at_first(claims, wait):
 @pytest.mark.parametrize(("claims", "stuck"), [(20, []), (21, ["StuckItems"])])
 def test_job_whose_turns_keep_failing_is_counted(monkeypatch, claims, stuck):
     counted = []
-    monkeypatch.setattr(shared.retry, "count", counted.append)
+    monkeypatch.setattr(shared.observability, "count", counted.append)
     fake = Fake()
     fake.job = replace(fake.job, claims=claims)
 
