@@ -16,7 +16,6 @@ from dropbatch.client.check import batches_of, plan_with, resolved_options
 from dropbatch.client.sources import open_source
 from dropbatch.client.upload import upload_key
 from dropbatch.core import names
-from dropbatch.core.cost import BYTES_PER_TOKEN, Tokens, cost_of, estimate_tokens, output_tokens
 from dropbatch.core.formats.base import begins
 from dropbatch.core.models import Model, model_advice
 from dropbatch.core.options import Options, encode_options, metadata_of, options_keys
@@ -30,6 +29,7 @@ from dropbatch.core.plan import (
     first_plan,
     with_default_model,
 )
+from dropbatch.core.prices import BYTES_PER_TOKEN, Tokens, cost_of, estimate_tokens, output_tokens
 from dropbatch.core.read import cut
 from dropbatch.core.read.cut import Cut
 from dropbatch.core.read.form import read_beginning

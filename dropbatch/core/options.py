@@ -20,13 +20,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from dropbatch.core.cost import MAX_NAMED_TOKENS
 from dropbatch.core.errors import UploadRefused, UsageError
 from dropbatch.core.formats.base import BOM, UNDECODABLE, Json, Task, members_of, word_of
 from dropbatch.core.formats.detect import GEMINI_GONE
 from dropbatch.core.formats.openai import BATCH_ENDPOINTS
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.names import upload_path
+from dropbatch.core.prices import MAX_NAMED_TOKENS
 
 OPTIONS_FILE = "_options.json"
 MAX_OPTIONS_BYTES = 64 << 10

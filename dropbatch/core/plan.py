@@ -9,8 +9,6 @@ from typing import NamedTuple
 import msgspec
 
 from dropbatch.core import names
-from dropbatch.core.cost import has_price, highest_named
-from dropbatch.core.cost_limit import first_batch
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import BOM, Reader
 from dropbatch.core.formats.detect import Head, check_named, detect_format, first_model
@@ -26,6 +24,7 @@ from dropbatch.core.models import (
     with_task,
 )
 from dropbatch.core.options import Options
+from dropbatch.core.prices import first_batch, has_price, highest_named
 from dropbatch.core.read.form import Beginning, detect_form
 from dropbatch.core.read.index import WRAPPER_BYTES
 from dropbatch.core.read.lines import elements

@@ -21,10 +21,10 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from dropbatch.core.cost_limit import estimate
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import Checkpoint
+from dropbatch.core.prices import estimate
 from dropbatch.core.read.cut import Cut
 from functions.submit.options import put_job_record
 from functions.submit.read import Turn

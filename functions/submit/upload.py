@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from dropbatch.core import names
-from dropbatch.core.cost import to_billionths
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.names import JobState
 from dropbatch.core.options import Options
 from dropbatch.core.plan import first_plan, with_default_model
+from dropbatch.core.prices import to_billionths
 from functions.submit.options import find_retried, limits_of, pin_options, resolve_options
 from shared.aws.object_events import ObjectCreated
 from shared.errors import ObjectNotFoundError, RefusedError, StorageError, UploadDeniedError

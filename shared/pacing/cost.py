@@ -13,15 +13,15 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from dropbatch.core.cost import Tokens, cost_of, estimate_cost, has_price, to_billionths
 from dropbatch.core.formats.base import Task
+from dropbatch.core.prices import Tokens, cost_of, estimate_cost, has_price, to_billionths
 from shared.models import Batch, BatchState, CostLimit, JobTotals, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from dropbatch.core.cost import Cost
     from dropbatch.core.models import Model
+    from dropbatch.core.prices import Cost
     from shared.ledger import Ledger
     from shared.models import Job
 

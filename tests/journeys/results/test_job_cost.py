@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from dropbatch.core.cost import Tokens, cost_of
 from dropbatch.core.models import find_model
+from dropbatch.core.prices import Tokens, cost_of
 from local.workers_ai import Fault
 from tests.support.translations import M2M, referenced
 

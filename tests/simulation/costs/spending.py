@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core.cost import Tokens, cost_of
 from dropbatch.core.models import find_model
+from dropbatch.core.prices import Tokens, cost_of
 from local.workers_ai import Behaviour
 from local.workers_ai.complete import reported
 from local.workers_ai.models.catalogue import MODELS

@@ -16,9 +16,9 @@ from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core.cost import Tokens, cost_of, estimate_cost
 from dropbatch.core.models import find_model
 from dropbatch.core.names import job_id
+from dropbatch.core.prices import Tokens, cost_of, estimate_cost
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from tests.support.aws.resources import BUCKET, QUEUES
 from tests.support.aws.wire_items import number, submissions

@@ -7,16 +7,6 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from dropbatch.core.cost import (
-    DEFAULT_OUTPUT_TOKENS,
-    Cost,
-    Tokens,
-    cost_of,
-    estimate_cost,
-    estimate_tokens,
-    format_amount,
-    has_price,
-)
 from dropbatch.core.formats.base import NULL, BatchFacts, Outcome, Shape, Task
 from dropbatch.core.formats.table import Form, writer_of
 from dropbatch.core.models import (
@@ -30,6 +20,16 @@ from dropbatch.core.models import (
 )
 from dropbatch.core.options import Options
 from dropbatch.core.plan import SplitPlan, StackLimits, first_plan, make_reader, plan_upload
+from dropbatch.core.prices import (
+    DEFAULT_OUTPUT_TOKENS,
+    Cost,
+    Tokens,
+    cost_of,
+    estimate_cost,
+    estimate_tokens,
+    format_amount,
+    has_price,
+)
 from dropbatch.core.read.form import Beginning
 from tests.support.converted import target_of
 

@@ -1,7 +1,9 @@
 """What a job costs: prices from the model catalogue times tokens, as decimals. Pure.
 
-An estimate is made from the size of the requests, before anything is sent. It is not the bill:
-Workers AI counts tokens, and its free daily allocation is not subtracted.
+An estimate is made from the size of the requests, before anything is sent. Workers AI counts
+tokens, and its free daily allocation is not subtracted. For `max_cost`, an estimate counts each
+answer as long as it may be, and first batches are small, so that none costs much of the limit
+before anything is known (`shared.pacing.cost`).
 """
 
 from __future__ import annotations
@@ -16,32 +18,27 @@ import msgspec
 from dropbatch.core.formats.base import Task
 from dropbatch.core.models import Model
 
-CURRENCY = "USD"
 BYTES_PER_TOKEN = 4
-"""Bytes of a request that count as one token in an estimate.
-
-English text has about four letters per token.
-"""
+"""English text has about four letters per token."""
 DEFAULT_OUTPUT_TOKENS = 256
-"""Output tokens that an estimate assumes for a record that sets no limit.
-
-As Workers AI does for its chat models.
-"""
+"""Of a record that sets no limit, as Workers AI assumes for its chat models."""
+LONG_ANSWER_TOKENS = 10_000
+"""The same where each answer is counted as long as it may be."""
 MAX_NAMED_TOKENS = 1_000_000
-"""Most output tokens that an estimate accepts as the limit that a single record names."""
+"""Most output tokens that an estimate believes of one record's limit."""
+FIRST_SHARE, FIRST_SHARE_UNLIMITED = 16, 2
+"""A first batch has at most this part of `max_cost`; the second if nothing limits its answers."""
 
+_WITHOUT_TEXT = frozenset({Task.EMBEDDINGS, Task.TRANSCRIPTION, Task.SPEECH})
+"""Tasks whose answers cost nothing."""
 _NAMED_TOKENS = re.compile(rb'"max_(?:completion_|output_)?tokens"(?:\s*:\s*([0-9]{1,9}))?')
 _MILLION, _BILLION = Decimal(1_000_000), Decimal(1_000_000_000)
 _SMALLEST = Decimal("0.00000001")
-_DECIMALS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Input and output tokens; None where none were reported.
-
-    `cached` are those of the input read from a cache.
-    """
+    """Input and output tokens, None where none were reported; `cached` are some of the input."""
 
     input: int | None
     output: int | None
@@ -66,7 +63,7 @@ class Cost:
         """The cost as the manifest shows it."""
         return {
             "amount": format_amount(self.amount),
-            "currency": CURRENCY,
+            "currency": "USD",
             "priced_at": self.priced_at,
             "estimated": self.estimated,
         }
@@ -101,25 +98,17 @@ def estimate_tokens(
         model: the job's.
         body_bytes: bytes of all requests.
         records: number of requests.
-        max_tokens: output tokens of all requests together, if they set limits; None if they set
-            none.
-        each: output tokens of a request that sets none; None: the model's limit, or
-            `DEFAULT_OUTPUT_TOKENS`.
+        max_tokens: output tokens of all requests together; None if they set no limits.
+        each: output tokens of a request that sets none.
     """
     taken = -(-body_bytes // BYTES_PER_TOKEN)
-    return Tokens(taken, _output_tokens(model, taken, records, max_tokens, each))
-
-
-def _output_tokens(
-    model: Model, input_tokens: int, records: int, max_tokens: int | None, each: int | None
-) -> int:
-    if model.task in {Task.EMBEDDINGS, Task.TRANSCRIPTION, Task.SPEECH}:
-        return 0
+    if model.task in _WITHOUT_TEXT:
+        return Tokens(taken, 0)
     if max_tokens is not None:
-        return max_tokens
+        return Tokens(taken, max_tokens)
     if model.task is Task.TRANSLATION:
-        return input_tokens
-    return records * (each or model.output_tokens or DEFAULT_OUTPUT_TOKENS)
+        return Tokens(taken, taken)
+    return Tokens(taken, records * (each or model.output_tokens or DEFAULT_OUTPUT_TOKENS))
 
 
 class _Limits(msgspec.Struct):
@@ -130,7 +119,7 @@ class _Limits(msgspec.Struct):
     max_output_tokens: msgspec.Raw = msgspec.Raw(b"0")
 
     def highest(self) -> int:
-        """The highest limit; 0 if the request names none."""
+        """0 if the request names none."""
         named = (self.max_tokens, self.max_completion_tokens, self.max_output_tokens)
         return max(map(_limit, named))
 
@@ -158,10 +147,7 @@ def highest_named(text: bytes) -> int:
 
 
 def output_tokens(model: Model, body: bytes, records: int, each: int | None = None) -> int | None:
-    """Output tokens that the requests of a body may use; None if none of them names a limit.
-
-    `each` as for `estimate_tokens`.
-    """
+    """Output tokens that the requests of a body may use; None if none of them names a limit."""
     if not _NAMED_TOKENS.search(body):
         return None
     try:
@@ -181,13 +167,9 @@ def estimate_cost(
     max_tokens: int | None = None,
     each: int | None = None,
 ) -> Cost | None:
-    """What requests will probably cost; None for a model without a price.
-
-    Arguments are as for `estimate_tokens`.
-    """
-    return cost_of(
-        model, estimate_tokens(model, body_bytes, records, max_tokens, each), estimated=True
-    )
+    """What requests will probably cost, by `estimate_tokens`; None for a model without a price."""
+    tokens = estimate_tokens(model, body_bytes, records, max_tokens, each)
+    return cost_of(model, tokens, estimated=True)
 
 
 def to_billionths(amount: Decimal) -> int:
@@ -198,4 +180,43 @@ def to_billionths(amount: Decimal) -> int:
 def format_amount(amount: Decimal) -> str:
     """Dollars as text, with four decimals, or more for smaller amounts."""
     whole, _, decimals = format(amount.quantize(_SMALLEST, ROUND_HALF_UP), "f").partition(".")
-    return f"{whole}.{decimals.rstrip('0').ljust(_DECIMALS, '0')}"
+    return f"{whole}.{decimals.rstrip('0').ljust(4, '0')}"
+
+
+# ── max_cost ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def estimate(model: Model, body: bytes, body_size: int, records: int, answer_tokens: int) -> int:
+    """Billionths that a batch costs if each answer is as long as it may be; 0 without a price.
+
+    `answer_tokens` is the option `output_tokens`; 0 without it.
+    """
+    each = answer_tokens or model.output_tokens or LONG_ANSWER_TOKENS
+    cost = estimate_cost(model, body_size, records, output_tokens(model, body, records, each), each)
+    return to_billionths(cost.amount) if cost else 0
+
+
+def first_batch(
+    model: Model, limit: Decimal, named: int, answer_tokens: int
+) -> tuple[int | None, int | None]:
+    """Records and bytes that the first batches of a job with a limit have at most; None: any.
+
+    As if no record named a low limit for its answer: those after the first may name none.
+
+    Args:
+        model: the job's, which has a price.
+        limit: the job's `max_cost`, US dollars.
+        named: the highest limit that the first records name for an answer; 0 if they name none.
+        answer_tokens: the option `output_tokens`; 0 without it.
+    """
+    share = FIRST_SHARE if answer_tokens or model.output_tokens else FIRST_SHARE_UNLIMITED
+    each = max(answer_tokens or model.output_tokens or LONG_ANSWER_TOKENS, named)
+    by_bytes = model.input_price or Decimal(0)
+    records = size = None
+    if model.task is Task.TRANSLATION:
+        by_bytes += model.output_price or Decimal(0)
+    elif model.output_price is not None and model.task not in _WITHOUT_TEXT:
+        records = max(int(limit / share * _MILLION / model.output_price / each), 1)
+    if by_bytes:
+        size = max(int(limit / FIRST_SHARE * _MILLION / by_bytes * BYTES_PER_TOKEN), 1)
+    return records, size

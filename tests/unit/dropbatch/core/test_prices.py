@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from dropbatch.core.cost_limit import estimate, first_batch
 from dropbatch.core.models import find_model
+from dropbatch.core.prices import estimate, first_batch
 
 KIMI = find_model("@cf/moonshotai/kimi-k2.6")
 LLAMA = find_model("@cf/meta/llama-3.3-70b-instruct-fp8-fast")
