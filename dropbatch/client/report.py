@@ -9,19 +9,19 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from html import escape
 from importlib.resources import files
 from itertools import accumulate, islice
-from math import log10
 from typing import Any
 
 import msgspec
 
 from dropbatch.client.download import blocks_of
 from dropbatch.client.job import Job
+from dropbatch.client.records import lines_of
 from dropbatch.core.formats.base import NULL, begins, compact
 
 MAX_ERRORS_BYTES, MAX_BATCHES = 16_000_000, 20_000  # What is read of a larger job.
@@ -29,8 +29,7 @@ MAX_AMBIGUOUS = 200
 MAX_GROUPS, MAX_EXAMPLES, MAX_LINES = 50, 3, 8
 MAX_EXAMPLE_CHARACTERS, MAX_GROUP_CHARACTERS = 300, 500
 MIN_CODE_CHARACTERS = 30  # A cell as long holds an id or a digest.
-STEPS, BINS_A_DECADE, MAX_LABELS = 120, 3, 7
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, MAX_BAR_WIDTH = 760, 220, 60, 28, 34, 120
+STEPS, WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 120, 760, 220, 60, 28, 34
 
 STYLE = files("dropbatch.client").joinpath("report.css").read_text().strip()
 _HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
@@ -47,12 +46,9 @@ def report(job: Job) -> bytes:
     named = {file["kind"]: file for file in manifest["files"]}
     batches: Iterable[dict[str, Any]] = manifest["batches"]
     if listed := named.get("batches"):
-        batches = map(msgspec.json.decode, _lines(blocks_of(job, listed)))
-    failures = Failures()
-    if errors := named.get("errors"):
-        length = min(errors["bytes"], MAX_ERRORS_BYTES)
-        part = blocks_of(job, {**errors, "bytes": length})
-        failures = failures_in(part, complete=length == errors["bytes"])
+        batches = map(msgspec.json.decode, lines_of(blocks_of(job, listed)))
+    errors = named.get("errors")
+    failures = failures_in(blocks_of(job, errors) if errors else ())
     return job_page(manifest, batches, failures)
 
 
@@ -74,7 +70,7 @@ _decode = msgspec.json.Decoder(_Failed).decode
 
 @dataclass
 class Group:
-    """Failures of one code and message: how many, the first line numbers and requests."""
+    """Failures of one code and message."""
 
     records: int = 0
     lines: list[int] = field(default_factory=list)
@@ -90,7 +86,7 @@ class Failures:
     complete: bool = True
 
     def add(self, line: bytes) -> None:
-        """Add a line of errors.jsonl."""
+        """A line of errors.jsonl."""
         failed = _decode(line)
         key = (failed.error.code, _general(failed.error.message))
         if key not in self.groups and len(self.groups) >= MAX_GROUPS:
@@ -104,21 +100,16 @@ class Failures:
             group.examples.append(_example(failed.request))
 
 
-def failures_in(blocks: Iterable[bytes], *, complete: bool) -> Failures:
-    """Group the failures of errors.jsonl, or of its beginning if it is not complete."""
-    found = Failures(complete=complete)
-    for line in _lines(blocks, complete=complete):
+def failures_in(blocks: Iterable[bytes], most: int = MAX_ERRORS_BYTES) -> Failures:
+    """Group the failures of errors.jsonl, or those of about its first bytes."""
+    found, read = Failures(), 0
+    for line in lines_of(blocks):
+        if read >= most:
+            found.complete = False
+            break
         found.add(line)
+        read += len(line)
     return found
-
-
-def _lines(blocks: Iterable[bytes], *, complete: bool = True) -> Iterator[bytes]:
-    rest = b""
-    for block in blocks:
-        *lines, rest = (rest + block).split(b"\n")
-        yield from lines
-    if rest and complete:
-        yield rest
 
 
 def _general(message: str) -> str:
@@ -135,20 +126,16 @@ def _example(request: msgspec.Raw) -> str:
     return text if len(text) <= MAX_EXAMPLE_CHARACTERS else f"{text[:MAX_EXAMPLE_CHARACTERS]}…"
 
 
-def _charts(manifest: dict[str, Any], batches: Sequence[dict[str, Any]]) -> list[str]:
-    """Batches over time, and how long they took."""
+def _chart(manifest: dict[str, Any], batches: Sequence[dict[str, Any]]) -> list[str]:
+    """Batches over time."""
     sent = [_seconds(one["submitted_at"]) for one in batches if one["submitted_at"]]
     answered = [one for one in batches if one["submitted_at"] and one["completed_at"]]
-    collected = [_seconds(one["completed_at"]) for one in answered]
     if not sent:
         return []
+    collected = [_seconds(one["completed_at"]) for one in answered]
     body = ["<h2>Batches over time</h2>", _timeline(manifest, sent, collected)]
     if len(batches) == MAX_BATCHES:
         body.append('<p class="soft">Only the first batches are shown.</p>')
-    if answered:
-        begun = [_seconds(one["submitted_at"]) for one in answered]
-        bins = Counter(_bin(end - start) for start, end in zip(begun, collected, strict=True))
-        body += ["<h2>Seconds from submit to answer</h2>", _histogram(bins)]
     return body
 
 
@@ -157,15 +144,24 @@ def _seconds(at: str) -> float:
 
 
 def _timeline(manifest: dict[str, Any], sent: list[float], collected: list[float]) -> str:
-    begin, end = manifest["created_at"], manifest["completed_at"]
+    begin, end, floor = manifest["created_at"], manifest["completed_at"], HEIGHT - BOTTOM
     start, length = _seconds(begin), max(_seconds(end) - _seconds(begin), 1e-9)
-    shapes = _axes(len(sent), _time(begin), _time(end))
+    said = f"Batches over time, from {begin} to {end}: {len(sent)} submitted."
+    shapes = [
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(said)}">',
+        f'<line class="axis" x1="{LEFT}" x2="{WIDTH}" y1="{floor}" y2="{floor}"/>',
+        f'<text x="{LEFT - 6}" y="{TOP + 8}" text-anchor="end">{len(sent):,}</text>',
+        f'<text x="{LEFT - 6}" y="{floor}" text-anchor="end">0</text>',
+        f'<text x="{LEFT}" y="{HEIGHT - 8}">{escape(_time(begin))}</text>',
+        f'<text x="{WIDTH}" y="{HEIGHT - 8}" text-anchor="end">{escape(_time(end))}</text>',
+    ]
     for index, (name, times) in enumerate((("submitted", sent), ("collected", collected))):
         steps = (int((at - start) / length * STEPS) for at in times)
         added = Counter(min(max(step, 0), STEPS - 1) for step in steps)
         sums = accumulate((added[step] for step in range(STEPS)), initial=0)
         points = " ".join(
-            f"{LEFT + (WIDTH - LEFT) * step / STEPS:.1f},{_y(value, len(sent))}"
+            f"{LEFT + (WIDTH - LEFT) * step / STEPS:.1f},"
+            f"{floor - (floor - TOP) * value / len(sent):.1f}"
             for step, value in enumerate(sums)
         )
         x = LEFT + 12 + 220 * index
@@ -174,47 +170,7 @@ def _timeline(manifest: dict[str, Any], sent: list[float], collected: list[float
             f'<line class="l{index}" x1="{x}" x2="{x + 24}" y1="20" y2="20"/>',
             f'<text x="{x + 30}" y="24">{name}</text>',
         ]
-    return _svg(f"Batches over time, from {begin} to {end}: {len(sent)} submitted.", shapes)
-
-
-def _bin(seconds: float) -> int:
-    """The bar for a number of seconds; bar 0 is up to one second."""
-    return 0 if seconds <= 1 else 1 + int(log10(seconds) * BINS_A_DECADE)
-
-
-def _histogram(bins: Counter[int]) -> str:
-    first, last, most = min(bins), max(bins), max(bins.values())
-    width = min((WIDTH - LEFT) / (last - first + 1), MAX_BAR_WIDTH)
-    shapes = _axes(most, "", "")
-    for number in range(first, last + 1):
-        x, y = LEFT + width * (number - first), _y(bins[number], most)
-        size = f'width="{max(width - 2, 1):.1f}" height="{HEIGHT - BOTTOM - y:.1f}"'
-        shapes.append(f'<rect class="f0" x="{x + 1:.1f}" y="{y}" {size}/>')
-        if (last - number) % (1 + (last - first) // MAX_LABELS) == 0:
-            label = f"{10 ** (number / BINS_A_DECADE):,.0f} s"
-            place = f'x="{x + width:.1f}" y="{HEIGHT - 8}"'
-            shapes.append(f'<text {place} text-anchor="end">{label}</text>')
-    return _svg(f"Seconds from submit to answer: {sum(bins.values())} batches.", shapes)
-
-
-def _y(value: float, most: float) -> float:
-    return round(HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / most, 1)
-
-
-def _axes(most: int, begin: str, end: str) -> list[str]:
-    floor = HEIGHT - BOTTOM
-    return [
-        f'<line class="axis" x1="{LEFT}" x2="{WIDTH}" y1="{floor}" y2="{floor}"/>',
-        f'<text x="{LEFT - 6}" y="{TOP + 8}" text-anchor="end">{most:,}</text>',
-        f'<text x="{LEFT - 6}" y="{floor}" text-anchor="end">0</text>',
-        f'<text x="{LEFT}" y="{HEIGHT - 8}">{escape(begin)}</text>',
-        f'<text x="{WIDTH}" y="{HEIGHT - 8}" text-anchor="end">{escape(end)}</text>',
-    ]
-
-
-def _svg(said: str, shapes: Iterable[str]) -> str:
-    opening = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(said)}">'
-    return f"{opening}{''.join(shapes)}</svg>"
+    return f"{''.join(shapes)}</svg>"
 
 
 def job_page(
@@ -232,7 +188,7 @@ def job_page(
         f'<p class="soft">Job <code>{escape(manifest["job_id"])}</code>, {escape(ran)}</p>',
         f"<p>{_sentence(manifest)}</p>",
         *_facts(manifest),
-        *_charts(manifest, shown),
+        *_chart(manifest, shown),
         *_failures(failures, manifest["counts"]["failed"]),
         *_billed_again(manifest, shown),
         "<h2>Files</h2>",

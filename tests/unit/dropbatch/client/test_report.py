@@ -50,7 +50,7 @@ def failed(line=1, code="rejected", message="AiError: bad", request=None):
 
 
 def failures(*lines):
-    return failures_in([b"\n".join(lines)], complete=True)
+    return failures_in([b"\n".join(lines)])
 
 
 def batch(submitted="2026-11-21T09:31:00Z", completed="2026-11-21T09:33:00Z", **changes):
@@ -193,9 +193,7 @@ def test_long_examples_and_messages_are_cut():
 
 
 def test_truncated_errors_are_reported():
-    whole = failed(1) + b"\n" + failed(2)[:-20]
-
-    found = failures_in([whole[:30], whole[30:]], complete=False)
+    found = failures_in([failed(1) + b"\n", failed(2)], most=1)
     page = job_page(manifest(counts={"total": 9, "succeeded": 0, "failed": 9}), [batch()], found)
 
     assert sum(group.records for group in found.groups.values()) == 1
@@ -210,7 +208,6 @@ def test_charts_show_every_batch():
     page = job_page(manifest(), batches, Failures()).decode()
 
     assert "Batches over time, from 2026-11-21T09:30:00Z to 2026-11-21T09:40:00Z: 3 " in page
-    assert "Seconds from submit to answer: 2 batches." in page
     curves = [re.findall(r"[\d.]+,([\d.]+)", one) for one in re.findall(r'points="(.*?)"', page)]
     assert [len(curve) for curve in curves] == [121, 121]
     assert [curve[-1] for curve in curves] == ["34.0", "86.7"]
