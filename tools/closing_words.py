@@ -38,7 +38,7 @@ sent there until you open its link "Confirm subscription"."""
     return f"""
 The stack is up. {checked}
 {email if unconfirmed_email else ""}
-Completion events (docs/operations.md): {events.read(settings, {}).message}
+Completion events (docs/operations.md): {next(events.told(settings, {}))[1]}
 
 Drop a file:
   aws s3 cp requests.jsonl s3://{bucket}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl

@@ -18,7 +18,7 @@ from dropbatch.client import aws, events
 from dropbatch.client.find import history
 from dropbatch.client.stack import Stack
 from dropbatch.core.models import Catalog, Model, catalog, is_model
-from dropbatch.core.names import FINAL_JOB_STATES, STACK_CONTROL
+from dropbatch.core.names import CONTROL_PK, FINAL_JOB_STATES, STACK_CONTROL
 from dropbatch.errors import Error, UsageError
 
 Level = Literal["ok", "note", "bad", "unknown"]
@@ -311,11 +311,14 @@ def _token(stack: Stack) -> Told:
 
 
 def _events(stack: Stack) -> Told:
-    found = events.look(stack)
-    yield "note" if found.state == "refused" else "ok", f"{found.state}: {found.message}"
-    for model, problem in found.models.items():
-        if problem and found.state != "off":
-            yield "note", f"{model}: no events: {problem}. Its batches are polled."
+    variables = events.variables_of(stack)
+    key = {"pk": CONTROL_PK, "sk": f"EVENTS#{variables.get('CLOUDFLARE_ACCOUNT_ID', '')}"}
+    got = stack.client("dynamodb").get_item(
+        TableName=stack.outputs["TableName"],
+        Key={name: {"S": value} for name, value in key.items()},
+        ConsistentRead=True,
+    )
+    yield from events.told(variables, got.get("Item", {}))
 
 
 def _pauses(stack: Stack) -> Told:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -316,11 +316,3 @@ def is_missing(s3: Any, bucket: str, key: str, error: Any) -> bool:  # noqa: ANN
     except ClientError:
         return False  # The first error is the one to show.
     return key not in {entry["Key"] for entry in found}
-
-
-def python_values(item: Mapping[str, Any]) -> dict[str, Any]:
-    """An item of DynamoDB with Python's values."""
-    from boto3.dynamodb.types import TypeDeserializer
-
-    deserialize = TypeDeserializer().deserialize
-    return {name: deserialize(wire) for name, wire in item.items()}

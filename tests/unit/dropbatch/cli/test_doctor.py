@@ -5,6 +5,7 @@ What may not be looked at is said.
 
 import functools
 import io
+import re
 import threading
 import time
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from botocore.exceptions import ClientError
 from dropbatch.cli import operate
 from dropbatch.cli.cloudflare import Api
 from dropbatch.cli.operate import examine
+from dropbatch.client import events
 from dropbatch.client.stack import Stack
 from dropbatch.core import names
 from dropbatch.errors import Error
@@ -185,6 +187,26 @@ def test_events_that_do_not_come_are_noted_with_what_to_do(services):
         findings(services)["events"].message
         == f"{BGE}: no events: another queue hears of it. Its batches are polled."
     )
+
+
+EVENTS_ON = {"COMPLETION_EVENTS": "yes", "EVENTS_QUEUE_NAME": "dropbatch-x"}
+REFUSED = {"refusal": {"S": "403 10000: no"}}
+
+
+@pytest.mark.parametrize(
+    ("variables", "item", "says"),
+    [
+        (EVENTS_ON, {"queue_id": {"S": "1"}}, "on: batches are polled when .* (dropbatch-x)"),
+        (EVENTS_ON, {}, "not set up: the first submit"),
+        (EVENTS_ON, {"queue_id": {"S": "1"}} | REFUSED, "refused: .* Queues - Edit"),
+        ({}, {}, "off: switched off by the parameter CompletionEvents"),
+        ({"COMPLETION_EVENTS": "no"}, REFUSED, "off .* 403 10000: no"),
+        (EVENTS_ON | {"TRANSPORT": "worker"}, {}, "unavailable: Transport=worker"),
+    ],
+)
+def test_state_of_events_is_told(variables, item, says):
+    ((_, message),) = events.told(variables, item)
+    assert re.match(says.replace("(", r"\(").replace(")", r"\)"), message)
 
 
 def test_alarms_of_other_stacks_are_not_shown(services):
