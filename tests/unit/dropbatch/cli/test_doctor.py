@@ -200,7 +200,7 @@ REFUSED = {"refusal": {"S": "403 10000: no"}}
         (EVENTS_ON, {}, "not set up: the first submit"),
         (EVENTS_ON, {"queue_id": {"S": "1"}} | REFUSED, "refused: .* Queues - Edit"),
         ({}, {}, "off: switched off by the parameter CompletionEvents"),
-        ({"COMPLETION_EVENTS": "no"}, REFUSED, "off .* 403 10000: no"),
+        ({"COMPLETION_EVENTS": "no"}, REFUSED, "off: .* 403 10000: no"),
         (EVENTS_ON | {"TRANSPORT": "worker"}, {}, "unavailable: Transport=worker"),
     ],
 )
