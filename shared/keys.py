@@ -46,8 +46,3 @@ def answer_columns(job: str) -> str:
 def header(job: str) -> str:
     """Key of a table's first row, as it was written."""
     return f"staging/{job}/header"
-
-
-def validation(job: str, turns: int) -> str:
-    """Key of the progress of a validation after so many turns."""
-    return f"staging/{job}/validation-{turns}"
