@@ -20,13 +20,10 @@ from bench.billed import Found, as_slow_as_aws, billed, item_size, scaled
 from bench.meter import (
     API_WAITS,
     CALL_CPU,
-    FULL_BATCHES,
     FULL_TEXT,
     FUNCTIONS,
     LATENCY,
     MODEL,
-    ROUNDS,
-    SMALL_BATCHES,
     TLS_CPU,
     WAITS,
     Computing,
@@ -249,44 +246,38 @@ def _idle_stack(seed: int, events: Events, times: int) -> Iterator[World]:
 _TEXT = """\
 # What Dropbatch costs on AWS
 
-Written by `python -m bench.cost`; do not edit. Both functions run in a simulated world in which
-messages arrive when they are asked for and calls take their time, at the template's defaults, on
-a model that is new, on a stack that was idle. Answers come after a minute (median, lognormal,
-sigma 0.5). Each figure is the mean of {seeds} worlds. Records have 1 KB and are answered with
-vectors of 384 numbers. In jobs of 100,000 records and more, one record stands for {scale}, and
-the sizes by which the functions divide their work are as much smaller: such a job has as many
-batches, segments and blocks as the large one. DynamoDB units are computed from the sizes of the
-items, including the index; a write that is refused counts too. Prices are the list prices of
-{prices}. X-Ray traces (the first 100,000 a month are free) are billed in addition.
+Written by `python -m bench.cost`; do not edit. Both functions run in a simulated world at the
+template's defaults, on a model that is new, on a stack that was idle. Answers come after a minute
+(median), as vectors of 384 numbers; records have 1 KB. Each figure is the mean of {seeds} worlds.
+In jobs of 100,000 records and more, one record stands for {scale}, and the sizes by which the
+functions divide their work are as much smaller. Prices are the list prices of {prices}; X-Ray
+traces are billed in addition.
 
 ## A million records
 
 In {batches} batches: {first} records at first, up to {most:,} later. With polls alone such a job
-took {minutes:.0f} minutes. *Events*: with Cloudflare's completion events; Cloudflare's bill for
-them is not included.
+took {minutes:.0f} minutes. *Events*: with completion events, without Cloudflare's bill for them.
 
 {million}
 
 ## Storage
 
-What the same job keeps, by polls alone, its upload and its results excepted. A GB is 10^9 bytes.
+What the same job keeps, its upload and its results excepted. A GB is 10^9 bytes.
 
 {storage}
 
 ## Whole jobs
 
-With storage. The clean-up of what was staged and the ticks while the job runs are included.
+With storage, clean-up, and the ticks while the job runs.
 
 {jobs}
 
 ## An idle stack
 
-A month of one run per minute that finds nothing to do, counted on {ticks} such runs, and the
-resources that are billed when idle. Lambda's pollers ask each of the {queues} queues {receives}
-times a minute; an account's first million requests a month are free. CloudWatch bills the stack's
-own metrics ($0.30 each) only for hours in which they have values. `Dashboard=yes` adds $3.00,
-unless the account has fewer than three dashboards. The first 14 million invocations of
-EventBridge Scheduler a month are free.
+A month of one run per minute that finds nothing to do, counted on {ticks} such runs. Lambda's
+pollers ask each of the {queues} queues {receives} times a minute; an account's first million
+requests a month are free. CloudWatch bills the stack's own metrics ($0.30 each) only for hours in
+which they have values. `Dashboard=yes` adds $3.00.
 
 {idle}
 
@@ -296,11 +287,9 @@ Calls are assumed to take: DynamoDB {dynamodb:.0f} ms; S3 {s3:.0f} ms to the fir
 a second; SQS {sqs:.0f} ms; a write half as long again; Workers AI {submit:.1f} s for a submit,
 {pending:.1f} s for a poll of a pending batch, {finished:.1f} s for a poll with an answer.
 {call_cpu:.0f} ms for TLS is added to each, and {tls_cpu:.1f} ms of processor time for each MB
-that is moved. Parallel calls of one invocation count once. The start of a process is billed as
-{cold:.1f} s. Processor time was measured on moto: for a call in a job of {small} small batches,
-and for a record as the difference between two jobs of {full} batches, whose answers had
-{reply:.1f} MB each; the fastest of {rounds} rounds counts. A function has its share of a
-processor: with less memory, computing takes longer and waiting costs less. For a million records:
+that is moved; the start of a process is {cold:.1f} s. Processor time was measured on moto, for a
+call and for a record. With less memory, computing takes longer and waiting costs less. For a
+million records:
 
 {lambdas}
 
@@ -448,10 +437,6 @@ def report(taken: Computing) -> str:
             ],
         ),
         cold=COLD_SECONDS,
-        small=SMALL_BATCHES,
-        full=FULL_BATCHES,
-        rounds=ROUNDS,
-        reply=taken.reply_bytes / 1e6,
         lambdas=grid(
             ["function", "memory", "waiting", "computing on a whole processor", "billed"],
             [

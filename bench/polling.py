@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     """When a batch is finished that was accepted at a time."""
 
 WRITTEN = Path(__file__).with_suffix(".md")
-MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
+MINUTE, HOUR = 60.0, 3_600.0
 CALLS_PER_MINUTE, BURST, SUBMIT_BURST = 200, 100, 50
 OUTSTANDING = 1_500
 """Submits stop while so many batches are pending."""
@@ -302,10 +302,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 TEXT = f"""\
 # When to poll a batch
 
-Without completion events; [events.md](events.md) has both ways side by side. Written by `python
--m bench.polling`, a simulation; do not edit. Each cell shows API calls per batch, the submit
-included, and seconds from ready to collected: the median and the 95th percentile. At most
-{CALLS_PER_MINUTE} calls a minute. *Around*: lognormal, sigma 0.5.
+Without completion events ([events.md](events.md) has both ways). Written by `python -m
+bench.polling`, a simulation; do not edit. Each cell: API calls per batch, the submit included, and
+seconds from ready to collected, the median and the 95th percentile. At most {CALLS_PER_MINUTE}
+calls a minute. *Around*: lognormal, sigma 0.5.
 
 ## Five jobs of 40 batches of 5 to 90 s, one right after the other, the first on a new model
 
@@ -316,10 +316,6 @@ The targets: at most 4 calls per batch in the first job, 3.3 in the others, and 
 ## Jobs of 20 batches, one every 20 minutes, from the second on
 
 {{regular}}
-
-## One batch a day, from the second day on
-
-{{daily}}
 
 ## Quick models: jobs of one batch, one every 20 minutes, from the second on
 
@@ -341,7 +337,6 @@ def main() -> None:
     text = TEXT.format(
         in_a_row=jobs_in_a_row(),
         regular=by_way(WORLDS, [(1_200.0 * job, 20) for job in range(12)]),
-        daily=by_way(WORLDS, [(DAY * day, 1) for day in range(7)]),
         quick=by_way(QUICK, quick),
         large=new_and_large(),
         stall=after_a_stall(),

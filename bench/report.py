@@ -78,15 +78,14 @@ class Table:
 
 _ALL = """\
 Written by `make bench`; do not edit. Every figure is CPU time (user and system) or memory, never
-wall time. Steps that are compared take turns in one process, one round each, after a warm-up
-round; ratios are taken within a round. A cell shows the median, with the minimum and the maximum
-in brackets."""
+wall time. Steps that are compared take turns in one process. A cell shows the median, with the
+minimum and the maximum in brackets."""
 
 _PAGES = """\
 | question | page |
 | --- | --- |
 | What does it cost on AWS? | [cost.md](cost.md) |
-| How many API calls does a batch take, and how soon is it collected? | [polling.md](polling.md) |
+| How many API calls does a batch take? How soon is it collected? | [polling.md](polling.md) |
 | What do Cloudflare's completion events change? | [events.md](events.md) |
 | How large may an upload be? How many jobs? | *Growth* below; [simulation.md](simulation.md) |"""
 
@@ -96,32 +95,24 @@ its fastest."""
 
 _SPLIT = """\
 `dropbatch.core.read.cut.cut` gets 8 MiB blocks of a local file of {megabytes} MB, and what it
-stages (body and index) is written to another file, at the template's limits: 9,500,000 bytes, and
-500 to 5,000 records, more in later batches. The cost of the S3 client is not included. *Floor*:
-read the blocks, check every line with a reader of msgspec that skips values, write the same
-bytes. Without a check it would be no floor: to copy the bytes takes a third of a split on one
-machine and more than half on another."""
+stages is written to another file, at the template's limits; without S3. *Floor*: read the blocks,
+check every line with a reader of msgspec that skips values, write the same bytes."""
 
 _COLLECT = """\
-A finished poll's reply to a batch of 500 records (the first ones of a job), of 5,000 (the later
-ones, by default) and of as many as the model may have, items shuffled, as a memory-mapped file,
-is parsed (`shared.workers_ai.replies.parse_reply`) and collected
-(`functions.poll.collect.collect`) into the spooled part, without S3 and DynamoDB: results are
-spliced, never decoded. A round collects a small reply many times, {megabytes} MB in all. *Floor*:
-locate the items and their results with msgspec, order them by id, write the same lines. It would
-take a repeated, missing, foreign, contradicting, failed or unreadable answer for a good one."""
+A reply to a batch, items shuffled, as a memory-mapped file, is parsed
+(`shared.workers_ai.replies.parse_reply`) and collected (`functions.poll.collect.collect`) into
+the part, without S3 and DynamoDB, {megabytes} MB in all. *Floor*: locate the items and their
+results with msgspec, order them by id, write the same lines; it would take a repeated, missing,
+foreign or failed answer for a good one."""
 
 _GROWTH = """\
-Each row is measured in three fresh processes. Memory is peak resident memory, in MB. Uploads have
-1 KB records, and what is staged is discarded; replies have embeddings of 384 floats. The reply to
-collect is a memory-mapped file. It is read in one pass, by a reader that returns only at its end,
-so all its pages count as resident until then; the kernel reclaims them when memory is short. *Not
-of files*: memory that the kernel cannot reclaim, when the part is complete."""
+Each row is measured in three fresh processes. Memory is peak resident memory, in MB. The reply to
+collect is a memory-mapped file, whose pages the kernel reclaims when memory is short. *Not of
+files*: memory that it cannot reclaim, when the part is complete."""
 
 _IMPORTS = """\
-CPU time in ms, each measured in {processes} fresh processes. Without byte code, the function's
-own package is compiled at import; Python's library and boto3 come compiled with the Lambda
-runtime. *Services*: what the first call adds, which is boto3, its clients and the HTTP client."""
+CPU time in ms, in {processes} fresh processes each. Without byte code, the function's own package
+is compiled at import. *Services*: what the first call adds: boto3, its clients, the HTTP client."""
 
 MOST_TIMES_FLOOR, MOST_TIMES_FLOOR_OF_FEW = 1.8, 3.0
 """The second is of replies of 500 answers.
@@ -136,8 +127,8 @@ def readme(table: Table) -> str:
     sections = [
         "# Measurements",
         (
-            "What a user decides by has a page of its own. This page is about the two steps "
-            "that take processor time."
+            "What a user decides by has a page of its own; here are the two steps that take "
+            "processor time."
         ),
         _PAGES,
         _ALL,
@@ -190,43 +181,36 @@ def readme(table: Table) -> str:
 
 
 def _speeds(kind: str, speeds: list[Speed]) -> str:
-    rows = [(speed.kind, speed.per_gb.text(), speed.times_floor.text()) for speed in speeds]
-    return _grid((kind, "s/GB", "times floor"), rows)
+    rows = [
+        (
+            speed.kind,
+            speed.per_gb.text(),
+            speed.times_floor.text(),
+            f"{speed.most} {_verdict(good=speed.times_floor.middle <= speed.most)}",
+        )
+        for speed in speeds
+    ]
+    return _grid((kind, "s/GB", "times floor", "at most"), rows)
+
+
+def _verdict(*, good: bool) -> str:
+    return "met" if good else "**missed**"
 
 
 def _targets(table: Table) -> str:
     """The targets and what was measured."""
-    rows = [
-        (
-            f"{step}, {one.kind}: times its floor",
-            f"at most {one.most}",
-            one.times_floor.text(),
-            one.times_floor.middle <= one.most,
-        )
-        for step, found in (("split", table.split), ("collect", table.collect))
-        for one in found
-    ]
     peaks = [one.peak.middle for one in table.growth if one.step == "split"]
     least, most = min(peaks), max(peaks)
     grown = f"{most / least:.2f} times, {most:.0f} MB"
-    rows.append(
-        (
-            "split, peak memory by size",
-            "within 10 %, under 200 MB",
-            grown,
-            most < 1.1 * least and most < 200,
-        )
-    )
+    is_flat = most < 1.1 * least and most < 200
     slowest = max(one.middle for _, compiled, one, _ in table.imports if compiled == "yes")
-    rows.append(
-        ("imports of the slower handler", "under 400 ms", f"{slowest:.0f} ms", slowest < 400)
-    )
+    rows = [
+        ("split, peak memory by size", "within 10 %, under 200 MB", grown, is_flat),
+        ("imports of the slower handler", "under 400 ms", f"{slowest:.0f} ms", slowest < 400),
+    ]
     return _grid(
         ("what", "target", "measured", ""),
-        [
-            (what, target, found, "met" if good else "**missed**")
-            for what, target, found, good in rows
-        ],
+        [(what, target, found, _verdict(good=good)) for what, target, found, good in rows],
     )
 
 

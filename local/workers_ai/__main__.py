@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from local.workers_ai.api import WorkersAI
-from local.workers_ai.behaviour import Behaviour, SwitchError, behaviour_like, switches
+from local.workers_ai.behaviour import Behaviour, SwitchError, switches
 from local.workers_ai.edge import PREFIX
 from local.workers_ai.faults import KINDS
 from local.workers_ai.server import server
@@ -39,9 +39,6 @@ def main() -> int:
         "--port-file", type=Path, help="file that gets the port once the server listens"
     )
     parser.add_argument(
-        "--like", type=Path, help="probe.json of `dropbatch doctor --probe`: behave as it describes"
-    )
-    parser.add_argument(
         "--switch",
         action="append",
         default=[],
@@ -50,11 +47,8 @@ def main() -> int:
     )
     options = parser.parse_args()
     try:
-        behaviour = (
-            behaviour_like(options.like.read_bytes(), Behaviour()) if options.like else Behaviour()
-        )
-        behaviour = behaviour.changed_by_text(*options.switch)
-    except (SwitchError, OSError) as error:
+        behaviour = Behaviour().changed_by_text(*options.switch)
+    except SwitchError as error:
         parser.error(str(error))
 
     def ready(port: int) -> None:

@@ -154,10 +154,10 @@ def totals(notes: list[Note]) -> str:
     return _table(columns, rows)
 
 
-def _run() -> str:
-    """Which code the tests ran on, and when."""
+def run_at() -> str:
+    """Which code a run was of, and when."""
     commit = subprocess.check_output(("git", "rev-parse", "--short", "HEAD"), cwd=ROOT, text=True)
-    return f"From a run at {commit.strip()}, {datetime.now(UTC):%Y-%m-%d}."
+    return f"{commit.strip()}, {datetime.now(UTC):%Y-%m-%d}"
 
 
 def main() -> None:
@@ -169,7 +169,7 @@ def main() -> None:
         sys.exit("There are no notes; `make test-faults` runs the tests that write them.")
     notes = merged(lines)
     FAULTS.write_text(table(notes) + "\n")
-    write_between_marks("totals", f"{totals(notes)}\n\n{_run()}")
+    write_between_marks("totals", f"{totals(notes)}\n\nFrom a run at {run_at()}.")
 
 
 if __name__ == "__main__":

@@ -147,12 +147,10 @@ def at_the_wall(
 TEXT = f"""\
 # With Cloudflare's completion events, and without
 
-Written by `python -m tests.simulation.cloudflare.both_ways`; do not edit. Both functions as they are, in a simulated
-world: {JOBS} jobs of {BATCHES} batches, one every {EVERY_SECONDS / 60:.0f} minutes (those of an hour: every two hours),
-200 calls a minute; {len(SEEDS)} worlds for each cell. The first job, on a new model, is not counted. An event takes
-about a second to its queue. Each cell has calls of the model for each batch, its submit included; calls of the Queues
-API for each batch; and seconds from ready to collected, the mean and the 95th percentile.
-[docs/operations.md](../docs/operations.md#completion-events) says what events are.
+Written by `python -m tests.simulation.cloudflare.both_ways`; do not edit. Both functions in a simulated world: {JOBS} jobs
+of {BATCHES} batches, one every {EVERY_SECONDS / 60:.0f} minutes (those of an hour: every two hours), 200 calls a minute; {len(SEEDS)} worlds for each cell, the
+first job not counted. Each cell: calls of the model a batch, the submit included; calls of the Queues API a batch; seconds
+from ready to collected, the mean and the 95th percentile.
 
 """
 WALL_TEXT = f"""

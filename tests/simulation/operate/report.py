@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from local.template import properties
 from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
+from tests.support.fault_table import run_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,18 +186,13 @@ def publish(name: str, report: Report) -> bool:
     """
     kept_in = FOLDER / "simulation.json"
     kept: dict[str, Any] = json.loads(kept_in.read_text()) if kept_in.exists() else {}
-    kept[name] = asdict(report)
+    kept[name] = {**asdict(report), "commit": run_at()}
     kept_in.write_text(json.dumps(kept, indent=1) + "\n")
     lines = [
         "# The simulated world in operation",
         "",
-        (
-            "Written by `make simulate`; do not edit. The real functions run whole, on "
-            "simulated AWS and a simulated API,"
-        ),
-        "on one simulated clock ([CONTRIBUTING.md](../CONTRIBUTING.md)). The laws of",
-        "[docs/invariants.md](../docs/invariants.md) are",
-        "checked after each write.",
+        "Written by `make simulate` with `OPERATE`; do not edit. The functions run whole, on one",
+        "simulated clock; the [laws](../docs/invariants.md) are checked after each write.",
     ]
     for one in kept.values():
         lines += [
@@ -204,6 +200,7 @@ def publish(name: str, report: Report) -> bool:
             f"## {one['title']}",
             "",
             *one["about"],
+            f"Played at {one['commit']}.",
             "",
             "| figure | measured | promised | where |",
             "| --- | --- | --- | --- |",

@@ -232,8 +232,11 @@ def written():
     return [path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).rglob("*.py")]
 
 
-LONGER = set[str]()
-"""Modules of the product that may have more lines than others, each with its reason."""
+LONGER = {
+    "bench/cost.py",  # It has its page.
+    "local/workers_ai/api.py",  # Each call of an API has a method.
+}
+"""Modules that may have more lines than others, each with its reason."""
 
 
 def test_no_module_of_product_is_longer_than_450_lines(written):
