@@ -146,7 +146,7 @@ def _poll(
         min(POLL_SECONDS, invocation.seconds_left - COLLECT_SECONDS),
         batch.records.sendable,
     ) as reply:
-        verdict = _verdict(services, batch, reply)
+        verdict = _verdict(services, reply)
         # The API may give a whole answer only once, so what tells it from a part is read until S3
         # gives it.
         if isinstance(reply, Answer) and invocation.retry(lambda: _waits_for_more(poll, reply)):
@@ -184,11 +184,11 @@ def _end_of_accepted(job: Job) -> ErrorDetail:
     return ErrorDetail(job.error.code, f"Workers AI had accepted this request. {job.error.message}")
 
 
-def _verdict(services: Services, batch: Batch, reply: Reply) -> ErrorClass | None:
+def _verdict(services: Services, reply: Reply) -> ErrorClass | None:
     """What a reply means, if it is an error."""
     if not isinstance(reply, Rejected):
         return None
-    return classify_rejection(services, batch, reply, polling=True)
+    return classify_rejection(services, reply, polling=True)
 
 
 def _collect(services: Services, job: Job, batch: Batch, stored: StoredReply) -> bool:

@@ -341,7 +341,7 @@ class _Submit:
             count(METRIC_OF_CLASS[ErrorClass.TRY_LATER])
             retry(lambda: self.end_ambiguous(self.services.now(), str(code)))
             return
-        verdict = retry(lambda: classify_rejection(self.services, self.batch, reply, polling=False))
+        verdict = retry(lambda: classify_rejection(self.services, reply, polling=False))
         logger.info("submit refused", **named, verdict=verdict)
         count(METRIC_OF_CLASS[verdict])
         retry(lambda: self._reject(reply, verdict))

@@ -13,8 +13,6 @@ from enum import StrEnum
 from http import HTTPStatus
 
 from dropbatch.core.errors import ONE_A_STACK
-from shared.models import Batch
-from shared.observability import batch_log_fields, logger
 from shared.services import Services
 from shared.workers_ai.replies import Rejected
 
@@ -224,14 +222,14 @@ def is_ambiguous(reply: Rejected) -> bool:
     Surely refused is what could not be sent, what was answered with a 4xx other than 408, and what
     a code says that nothing of was taken.
     """
-    is_refused = reply.status == 0 or _is_refusal(reply.status)
-    verdict = _by_code_of_submit(reply) or ErrorClass.TRY_LATER
-    return not is_refused and verdict in _PROVE_NOTHING
+    if reply.status == 0 or _is_clients_fault(reply.status):
+        return False
+    return (_by_code_of_submit(reply) or ErrorClass.TRY_LATER) in _PROVE_NOTHING
 
 
-def _is_refusal(status: int) -> bool:
-    is_clients = HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR
-    return is_clients and status != HTTPStatus.REQUEST_TIMEOUT
+def _is_clients_fault(status: int) -> bool:
+    is_4xx = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+    return is_4xx and status != HTTPStatus.REQUEST_TIMEOUT
 
 
 def classify_poll_error(reply: Rejected) -> ErrorClass:
@@ -325,22 +323,12 @@ class TokenState(StrEnum):
     """No reply, or not the API's; or the secret has changed and the new token was not tried yet."""
 
 
-def classify_rejection(
-    services: Services, batch: Batch, reply: Rejected, *, polling: bool
-) -> ErrorClass:
+def classify_rejection(services: Services, reply: Rejected, *, polling: bool) -> ErrorClass:
     """What an error reply to a batch's call means; never `ErrorClass.CHECK_TOKEN`."""
     verdict = classify_poll_error(reply) if polling else classify_submit_error(reply)
     if verdict is not ErrorClass.CHECK_TOKEN:
         return verdict
-    state = token_state(services)
-    logger.info(
-        "token checked",
-        **batch_log_fields(batch),
-        state=state,
-        status=reply.status,
-        code=reply.code,
-    )
-    match state:
+    match token_state(services):
         case TokenState.GOOD:
             return classify_with_valid_token(reply, polling=polling)
         case TokenState.REFUSED:

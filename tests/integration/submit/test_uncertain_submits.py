@@ -21,6 +21,7 @@ REPLIES = {
     "a blamed request": (told(503, 5006), "5006"),
     "without a code": (told(503, None), "503"),
     "a timeout": (told(408, 3007), "3007"),
+    "a redirect": (Rejected(307, None, "a page"), "307"),
 }
 POLICIES = [
     ("resubmit", 0, {"due_at": T + 63}),

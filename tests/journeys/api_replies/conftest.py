@@ -12,7 +12,6 @@ NOT_OVER_AN_OLDER_WORKER = (
     # such a binding.
     "as_long_as_retry_after_says",
     "resumes_automatically[older worker-error-40",
-    "resumes_automatically[older worker-redirect",
     "fails_its_whole_job_and_no_other[older worker-bare",
     "fails_its_whole_job_and_no_other[older worker-error-424242",
     "until_secret_is_changed",

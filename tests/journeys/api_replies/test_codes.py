@@ -14,7 +14,6 @@ BGE = "@cf/baai/bge-small-en-v1.5"
     [
         {"kind": "10000", "status": 403},
         {"kind": "error", "status": 401},
-        {"kind": "redirect"},
         {"kind": "error", "status": 403},
         *only_slowly(
             *({"kind": code, "status": 403} for code in ("9106", "9109", "6003", "3023", "7003"))

@@ -58,6 +58,16 @@ def test_batch_taken_in_spite_of_an_error_is_counted(way, start, api, fault):
     assert manifest["unknowable_submits"] == 2
 
 
+def test_redirect_is_no_refusal(world, api):
+    api.inject(Fault(kind="redirect", on="submit"))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert (submits(api), world.manifest()["unknowable_submits"]) == (2, 1)
+
+
 def test_error_of_an_hour_is_billed_four_times_at_most(world, api):
     api.inject(Fault(kind="accept_then_error", code=10013, times=0))
     world.upload_records("a.jsonl", referenced(3), model=M2M)

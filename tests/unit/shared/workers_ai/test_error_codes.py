@@ -47,9 +47,9 @@ CODES = """
 STATUSES = """
 0   try_later try_later -      try_later try_later -      try_later try_later -
 200 try_later try_later !      try_later try_later !      try_later try_later !
-300 account account -          account account -          account check_token -
-308 account account -          account account -          account check_token -
-399 account account -          account account -          account check_token -
+300 account account !          account account !          account check_token !
+308 account account !          account account !          account check_token !
+399 account account !          account account !          account check_token !
 400 request try_later -        request try_later -        try_later try_later -
 401 account account -          check_token check_token -  check_token check_token -
 403 account account -          check_token check_token -  check_token check_token -
