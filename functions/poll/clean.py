@@ -8,27 +8,20 @@ the bucket's lifecycle rule. A claim touches two numbers of an item, so any item
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from shared import keys
 from shared.errors import RefusedError
+from shared.ledger import DueEntry
 from shared.observability import logger
 from shared.retry import MAX_CLAIMS, claim_seconds
-
-if TYPE_CHECKING:
-    from shared.ledger import DueEntry
-    from shared.services import Services
+from shared.services import Services
 
 CLEAN_AFTER_SECONDS = 3_600.0
 CLAIM_SECONDS = 180.0
 
 
 def clean(services: Services, due: DueEntry, ends: float) -> None:
-    """Delete a job's staged objects, at least 1,000, and more until `ends`, Unix seconds.
-
-    Raises:
-        StorageError: an AWS service failed; the claim makes the job due again later.
-    """
+    """Delete a job's staged objects, at least 1,000, and more until `ends`, Unix seconds."""
     ledger, now = services.ledger, services.now()
     claims = ledger.claims_of(due)
     if claims >= MAX_CLAIMS:

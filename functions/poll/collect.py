@@ -11,31 +11,28 @@ import tempfile
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import msgspec
 
 from dropbatch.core.formats.base import REFUSED_CODES
 from dropbatch.core.names import JobState
+from dropbatch.core.read.index import RecordIndex
 from functions.poll.join import Answers, add_reply, places_without_capacity, sort_answers
 from functions.poll.result_lines import lines_of, unwritten_part
 from shared import keys
 from shared.models import Batch, Job, Part, Usage
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.cost import priced
+from shared.services import Services
 from shared.staged_batch import decode_index
 from shared.workers_ai.results import Answer, parse_answer
-
-if TYPE_CHECKING:
-    from dropbatch.core.read.index import RecordIndex
-    from shared.services import Services
 
 MISSING_ITEM_WAITS = (15.0, 60.0, 120.0)
 """Seconds to wait before each further poll of a batch whose reply lacked items."""
 CAPACITY_WAITS = (20.0, 120.0)
 """Seconds to wait before each further submit of a batch that failed as a whole for capacity."""
-MAX_SUBMITS = 3
-"""Submits of a batch, those with an unknown outcome included."""
+MAX_SUBMITS = 3  # Submits of a batch, those with an unknown outcome included
 
 METRIC_OF_CODE = {
     **dict.fromkeys(REFUSED_CODES - {"rejected"}, "RecordsUnreadable"),
@@ -61,18 +58,7 @@ class StoredReply:
 
 
 def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | None) -> bool:
-    """Write the batch's part and make it `done`; return whether it is.
-
-    Args:
-        services: the process's clients and settings.
-        job: the batch's job.
-        batch: as claimed.
-        reply: the API's answer; None if none will come, and `batch.ending` holds why.
-
-    Raises:
-        StorageError: an AWS service failed; the batch is due again at its `due_at`.
-        msgspec.MsgspecError: an earlier reply cannot be read again.
-    """
+    """Write the batch's part and make it `done`; return whether it is."""
     if reply is None and not batch.partial_replies:
         return _finish(services, job, batch, *unwritten_part(services, job, batch))
     rows = _index(services, batch)
@@ -103,11 +89,7 @@ def failed_for_capacity(services: Services, job: Job, batch: Batch) -> bool:
 
 
 def is_partial(services: Services, batch: Batch, answer: Answer) -> bool:
-    """Whether an answer of a batch that is still running lacks records.
-
-    Raises:
-        StorageError: S3 failed, or what was staged does not exist.
-    """
+    """Whether an answer of a batch that is still running lacks records."""
     if not answer.unfinished:
         return False
     if len(answer.items) < batch.records.sendable:
@@ -161,21 +143,9 @@ def _poll_again(services: Services, batch: Batch, key: str, missing: int) -> Non
 
 
 def read_answers(
-    services: Services,
-    batch: Batch,
-    rows: RecordIndex,
-    reply: StoredReply | None,
-    stack: ExitStack,
+    services: Services, batch: Batch, rows: RecordIndex, reply: StoredReply | None, stack: ExitStack
 ) -> Answers | None:
-    """What the stored replies of a batch that lacked items hold, and the latest; None without any.
-
-    Args:
-        services: the process's clients and settings.
-        batch: as claimed.
-        rows: its index.
-        reply: the latest, not yet among `partial_replies`.
-        stack: holds large replies on disk.
-    """
+    """What the stored replies of a batch that lacked items and the latest hold, if there is any."""
     references = rows.references_sent()
     answers: Answers | None = None
     stored = (parse_answer(services.store.spool(key, stack)) for key in batch.partial_replies)
@@ -202,11 +172,7 @@ def _log_odd_items(batch: Batch, answers: Answers) -> None:
 def _write_part(
     services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
 ) -> tuple[Part, Counter[str]]:
-    """Spool output, errors and retry lines, then put them as one object; an existing one counts.
-
-    Returns:
-        The part, and how many records failed with which code.
-    """
+    """Put output, errors and retry lines as one object; the part, and failed records by code."""
     key = keys.part(job.job_id, batch.number, batch.attempt)
     usage = priced(job.plan.known_model, answers.usage) if answers else Usage()
     retries = waiting = 0

@@ -13,8 +13,6 @@ nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dropbatch.core import names
 from dropbatch.core.names import FINAL_JOB_STATES
 from shared.errors import StorageError
@@ -23,9 +21,7 @@ from shared.models import CANCEL, Job
 from shared.observability import count, logger
 from shared.pacing.breaker import Permit, StackControl
 from shared.pacing.waits import MAX_HELD_SECONDS
-
-if TYPE_CHECKING:
-    from shared.services import Services
+from shared.services import Services
 
 
 def end_long_hold(services: Services, job: Job) -> Job:
@@ -40,12 +36,8 @@ def end_long_hold(services: Services, job: Job) -> Job:
 def follow_stack_control(services: Services) -> None:
     """Carry out the command for the whole stack.
 
-    `run` also ends a pause that Dropbatch began itself, whichever came first: S3's times have whole
-    seconds, and clocks differ. If the reason persists, the next call pauses again. This happens
-    before the command is noted: if the function dies in between, the next one ends it again.
-
-    Raises:
-        StorageError: S3 or DynamoDB failed, or the object kept changing.
+    `run` also ends a pause that Dropbatch began itself, before the command is noted: a function
+    that dies in between leaves it to the next. If the reason persists, the next call pauses again.
     """
     for _ in range(COMMAND_TRIES):
         stack = services.budget.controls().stack
@@ -67,10 +59,7 @@ def follow_stack_control(services: Services) -> None:
 
 
 def watch_stack_control(services: Services) -> None:
-    """Carry out the stack's command in a tick: its event may be late or lost.
-
-    A failure of S3 delays no work.
-    """
+    """Carry out the stack's command in a tick: its event may be late, or S3 fail."""
     try:
         follow_stack_control(services)
     except StorageError:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from dropbatch.core.names import JobState
 from functions.poll.clean import clean
@@ -23,39 +23,26 @@ from functions.poll.sweep import next_sweep
 from functions.poll.visit import visit_job
 from shared.aws.queues import MAX_SUBMITS_WAITING, SplitMessage, SubmitMessage, VisitMessage
 from shared.ledger import DueEntry
-from shared.models import BatchState
+from shared.models import Batch, BatchState, Job, Wait
 from shared.pacing import cost
 from shared.pacing.account import is_of_account, wait_for_account
 from shared.pacing.breaker import LIFT_LOOK_SECONDS, MODEL_BUSY
 from shared.pacing.cadence import HELD_POLL_SECONDS
 from shared.pacing.waits import shown_if_denied
 from shared.retry import soon_after
+from shared.services import Invocation, Services
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from shared.models import Batch, Job, Wait
-    from shared.services import Invocation, Services
-
-MAX_EXAMINED = 50
-"""Most due batches that one cycle reads."""
+MAX_EXAMINED = 50  # Most due batches that one cycle reads
 MAX_EXAMINED_IN_A_PAUSE = 2
 DISPATCHED_SECONDS = 90.0
 """Seconds that a message has to be processed before the batch is due again."""
-MAX_SHOWN = 10
-"""Batches whose jobs show that the queue may not be asked how many messages wait."""
+MAX_SHOWN = 10  # Batches whose jobs show that the queue may not be asked how many messages wait
 MAX_POSTPONED_SECONDS = 1_800.0
-"""Most seconds that a batch is postponed whose model has as many outstanding as it may.
-
-A new batch waits less.
-"""
+"""Most seconds that a batch is postponed whose model is full; a new one waits less."""
 LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20
 """Records or bytes above which a job's answers are collected and appended outside of ticks."""
 IDLE_VISIT_SECONDS = 40.0
-"""Seconds that a visit of a large job has that only shows how far it is.
-
-Too few to append results.
-"""
+"""Seconds of a large job's visit that only shows how far it is: too few to append."""
 CLEAN_SECONDS = 2.0
 """Seconds in which a job's staged objects are deleted; the rest follows in the next cycle."""
 MAX_TURNS_WAITING, MAX_VISITS_WAITING = 20, 20
@@ -69,24 +56,14 @@ NO_ROOM_SECONDS = 20.0
 
 @dataclass
 class SubmitCalls:
-    """Calls that the submits of one cycle may make: tokens, and each model's room.
+    """Calls that the submits of one cycle may make: tokens, and each model's room."""
 
-    Each batch sent takes one.
-
-    Attributes:
-        services: the process's services.
-        left: calls that get a token; during a pause that is its probe, if one is due.
-        look_at: during a pause, when it may be probed or ends, Unix seconds; None: there is no
-            pause.
-        rooms: each model's room.
-        taken: calls taken, likewise.
-    """
-
-    services: Services
-    left: int
+    services: Services  # the process's services
+    left: int  # calls that get a token; during a pause that is its probe, if one is due
+    # during a pause, when it may be probed or ends, Unix seconds; None: there is no pause
     look_at: float | None
-    rooms: dict[str, tuple[int | None, Wait]] = field(default_factory=dict)
-    taken: Counter[str] = field(default_factory=Counter)
+    rooms: dict[str, tuple[int | None, Wait]] = field(default_factory=dict)  # each model's room
+    taken: Counter[str] = field(default_factory=Counter)  # calls taken, likewise
 
     @property
     def are_used_up(self) -> bool:
@@ -118,10 +95,7 @@ class SubmitCalls:
 
 
 def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
-    """Send due batches, the most urgent first, to the submit function; return how many.
-
-    These are as many as may call, and those that need no call.
-    """
+    """Send due batches that may call or need no call, the most urgent first; return how many."""
     if not dues or calls.are_used_up:
         return 0
     services, sent, room = calls.services, 0, 0
@@ -144,10 +118,7 @@ def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
 
 
 def _jobs_of(services: Services, dues: list[DueEntry]) -> Iterator[Job]:
-    """The jobs of due batches, read only once they are asked for.
-
-    One that cannot be read holds up no other.
-    """
+    """The jobs of due batches, read once they are asked for, so that none holds up others."""
     for one in load(services, dues):
         yield one.job
 
@@ -197,10 +168,7 @@ def _postpone(services: Services, found: DueItem, until: float) -> None:
 
 
 def dispatch(services: Services, found: list[DueItem]) -> int:
-    """Send batches to the submit function, each postponed first so that the next cycle does not.
-
-    Return how many.
-    """
+    """Send batches to the submit function, each postponed first; return how many."""
     now = services.now()
     due_at = now + DISPATCHED_SECONDS
 
@@ -232,10 +200,7 @@ def is_large(job: Job, now: float) -> bool:
 
 
 def visit_due_jobs(invocation: Invocation, dues: list[DueEntry]) -> int:
-    """Visit due jobs, and send to queues those whose upload is still being read, and large ones.
-
-    Return how many.
-    """
+    """Visit due jobs, or send them to queues: those being read, and large ones; return how many."""
     services = invocation.services
     sent, found = _send_uploads(services, dues)
     large = [one for one in found if is_large(one[1], services.now())]
@@ -294,10 +259,7 @@ def _send_jobs(
     url: str,
     most: int,
 ) -> int:
-    """Send a message for each job that is due, as long as there is room in the queue.
-
-    Return how many were sent.
-    """
+    """Send messages for due jobs, as far as there is room in the queue; return how many."""
     now = services.now()
     # The index may be out of date.
     due = [one for one in found if one[1].due_at is not None and one[1].due_at <= now]

@@ -13,49 +13,32 @@ a file of bad records only ends after few submits.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from dropbatch.core.read.index import build_body, record_spans
+from dropbatch.core.read.index import RecordIndex, build_body, record_spans
 from shared import keys
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
 from shared.errors import InvariantError
-from shared.models import Batch, BatchState, DueKind, ErrorDetail, Records
+from shared.ledger import Ledger
+from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Records
 from shared.observability import batch_log_fields, count, logger
 from shared.retry import MAX_SECONDS_TO_ACCEPTANCE
+from shared.services import Services
 from shared.staged_batch import StagedInfo, decode_index, encode_index, original_spans
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dropbatch.core.read.index import RecordIndex
-    from shared.ledger import Ledger
-    from shared.models import Job
-    from shared.services import Services
-
-MAX_PIECES = 16
-"""Pieces of one batch: one hexadecimal digit."""
+MAX_PIECES = 16  # Pieces of one batch: one hexadecimal digit
 MAX_ISOLATION_SUBMITS = 2_000
 """Pieces of one job; finding one bad record among 5,000 takes about 50."""
 MAX_ALONE = 64
 """Records that fail alone with one code, while none is answered, before the rest is not sent."""
-MAX_IN_VAIN = 99
-"""Pieces of a job of which nothing was taken."""
+MAX_IN_VAIN = 99  # Pieces of a job of which nothing was taken
 NEXT_LOOK_SECONDS, MAX_LOOK_SECONDS, LATER_SECONDS = 3.0, 300.0, 60.0
 """Seconds until a batch looks again that waits for others; longer if these are due later."""
 
 
 def isolate(services: Services, batch: Batch) -> Batch | None:
-    """Decide what to do with a claimed batch that is to be divided, or carry out the decision.
-
-    Returns:
-        The batch if its records end without being tried again; their lines are still to be written.
-        None otherwise.
-
-    Raises:
-        InvariantError: the batch has no job.
-        StorageError: an AWS service failed; the batch is due again at its `due_at`.
-    """
+    """Divide or end a claimed batch, or decide that; return it if its lines are to be written."""
     if batch.pieces == 0:
         decided = _decide(services, batch)
         if decided is None or decided.ending:
@@ -70,27 +53,18 @@ def isolate(services: Services, batch: Batch) -> Batch | None:
 
 @dataclass(slots=True)
 class Tried:
-    """What a job's items tell of its division.
+    """What a job's items tell of its division."""
 
-    Attributes:
-        pieces: into how many its batches were divided.
-        is_taken: whether anything of it was taken: accepted if the batch in question was refused,
-            answered if it failed after acceptance.
-        alone: records that failed alone, by their code.
-        ahead: when the batch is due that comes before this one, Unix seconds.
-    """
-
-    pieces: int = 0
+    pieces: int = 0  # into how many its batches were divided
+    # whether anything of it was taken: accepted if the batch in question was refused, answered if
+    # it failed after acceptance
     is_taken: bool = False
-    alone: Counter[str] = field(default_factory=Counter)
-    ahead: float | None = None
+    alone: Counter[str] = field(default_factory=Counter)  # records that failed alone, by their code
+    ahead: float | None = None  # when the batch is due that comes before this one, Unix seconds
 
 
 def _decide(services: Services, batch: Batch) -> Batch | None:
-    """The batch once it is decided that it is divided, or ended.
-
-    None if another run has it, or it looks again.
-    """
+    """The batch once it is decided that it is divided, or ended; else None."""
     ledger, now = services.ledger, services.now()
     job = ledger.job(batch.job_id)
     if job is None:

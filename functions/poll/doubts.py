@@ -8,10 +8,11 @@ doubt begins anew, and a known reply, `pending` too, ends it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from functions.poll.collect import MAX_SUBMITS, collect, failed_for_capacity
 from shared.api_messages import attach_api_message
@@ -23,6 +24,7 @@ from shared.pacing.breaker import PauseReason, Permit
 from shared.pacing.cost import allows_batch
 from shared.pacing.waits import clear_failing, is_lasting, note_failing
 from shared.retry import claim_seconds, poll_back_off, soon_after
+from shared.services import Services
 from shared.workers_ai.error_codes import (
     METRIC_OF_CLASS,
     RETRYABLE_ITEM_CODES,
@@ -41,21 +43,13 @@ from shared.workers_ai.replies import (
     Unreadable,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shared.services import Services
-
-DOUBTED_SECONDS = 15.0
-"""Seconds to the next poll after one of the first doubtful replies."""
-MISSES = 5
-"""Polls in a row after which most doubts may be believed."""
+DOUBTED_SECONDS = 15.0  # Seconds to the next poll after one of the first doubtful replies
+MISSES = 5  # Polls in a row after which most doubts may be believed
 LONG_DOUBT_SECONDS = 900.0
 """Seconds over which a doubt lasts that an outage of the API would explain as well."""
 FAILED_SECONDS = 60.0
 """Seconds over which the API must say that a batch failed, or that its request is refused."""
-CLOCK_SECONDS = 5.0
-"""Seconds by which clocks of two functions may differ."""
+CLOCK_SECONDS = 5.0  # Seconds by which clocks of two functions may differ
 TOLD_WAITS = (2.0, 5.0, 15.0)
 """Seconds after an event that says that a batch is over at which one still pending is polled."""
 
@@ -70,21 +64,14 @@ NO_CAPACITY = ErrorDetail("inference_failed", "Workers AI had no capacity for th
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """A poll of a claimed batch.
+    """A poll of a claimed batch."""
 
-    Attributes:
-        services: the process's services.
-        job: the batch's job.
-        batch: as claimed.
-        permit: the poll's.
-        answered_at: when another id last got a known reply, read before this poll: one that gets it
-            a moment later proves nothing, because the route may just have begun to work again.
-    """
-
-    services: Services
-    job: Job
-    batch: Batch
-    permit: Permit
+    services: Services  # the process's services
+    job: Job  # the batch's job
+    batch: Batch  # as claimed
+    permit: Permit  # the poll's
+    # when another id last got a known reply, read before this poll: one that gets it a moment later
+    # proves nothing, because the route may just have begun to work again
     answered_at: float = 0.0
 
     @property
@@ -110,39 +97,25 @@ class Poll:
 class Kind(StrEnum):
     """Kinds of doubtful replies."""
 
-    NO_ANSWERS = "no answers"
-    """Completed, without any answer."""
-    UNREADABLE = "unreadable"
-    """A whole answer that cannot be read: a single record makes it so."""
+    NO_ANSWERS = "no answers"  # Completed, without any answer
+    UNREADABLE = "unreadable"  # A whole answer that cannot be read: a single record makes it so
     UNKNOWN_ID = "unknown id"
-    FAILED = "failed"
-    """The API says that the batch failed, by a code or by its status."""
-    REFUSED = "refused"
-    """A code blames the request."""
-    REFUSED_BY_SERVER = "refused by a server"
-    """Likewise, with a server's status."""
+    FAILED = "failed"  # The API says that the batch failed, by a code or by its status
+    REFUSED = "refused"  # A code blames the request
+    REFUSED_BY_SERVER = "refused by a server"  # Likewise, with a server's status
     NO_CAPACITY = "no capacity"
     """A code says that the model has none, in reply to a poll, which needs none."""
-    WITHDRAWN = "withdrawn"
-    """The model was withdrawn."""
+    WITHDRAWN = "withdrawn"  # The model was withdrawn
 
 
 class Rule(NamedTuple):
-    """When a kind of doubtful reply is believed, and what follows.
+    """When a kind of doubtful reply is believed, and what follows."""
 
-    Attributes:
-        metric: what counts it.
-        then: what follows; returns whether the batch is done.
-        seconds: over how many seconds polls must get it.
-        times: polls in a row.
-        wait: seconds between the first of them.
-    """
-
-    metric: str
-    then: Callable[[Poll, int | None, str], bool]
-    seconds: float = LONG_DOUBT_SECONDS
-    times: int = MISSES
-    wait: float = DOUBTED_SECONDS
+    metric: str  # what counts it
+    then: Callable[[Poll, int | None, str], bool]  # what follows; returns whether the batch is done
+    seconds: float = LONG_DOUBT_SECONDS  # over how many seconds polls must get it
+    times: int = MISSES  # polls in a row
+    wait: float = DOUBTED_SECONDS  # seconds between the first of them
 
 
 def _end_unanswered(poll: Poll, _code: int | None, _message: str) -> bool:
@@ -230,16 +203,7 @@ _KINDS = {
 
 
 def process(poll: Poll, reply: Reply, verdict: ErrorClass | None) -> bool:
-    """Process a reply that is no answer; return whether the batch is `done`.
-
-    Args:
-        poll: the poll.
-        reply: to it.
-        verdict: what it means, if it is an error.
-
-    Raises:
-        StorageError: an AWS service failed; the batch is due again at its `due_at`.
-    """
+    """Process a reply that is no answer; return whether the batch is `done`."""
     if isinstance(reply, Pending | Accepted):
         return _still_pending(poll, reply.status if isinstance(reply, Pending) else "queued")
     kind = _kind_of(reply, verdict)
@@ -312,11 +276,7 @@ def _next_look(rule: Rule, doubt: Doubt, age: float, now: float) -> float:
 
 
 def answered_at(services: Services, batch: Batch) -> float:
-    """When another id last got a known reply, if a poll of this batch may need it.
-
-    Raises:
-        StorageError: DynamoDB failed.
-    """
+    """When another id last got a known reply, if a poll of this batch may need it."""
     doubt = batch.doubt
     if doubt is None or doubt.kind != Kind.UNKNOWN_ID or doubt.times + 1 < MISSES:
         return 0.0
@@ -355,8 +315,8 @@ def _next_poll(poll: Poll) -> float:
 def _no_answer(poll: Poll, reply: Reply) -> bool:
     """Process a poll without an answer, which proves nothing.
 
-    What the API itself refuses may be refused until the deadline. Where not even the API answers,
-    a job's own deadline counts once polls have failed for a quarter of an hour.
+    What the API itself refuses may be refused until the deadline. Where not even the API answers, a
+    job's own deadline counts once polls have failed for a quarter of an hour.
     """
     services, job, batch, now = poll.services, poll.job, poll.batch, poll.now
     since = _note_failing(poll, reply)
@@ -414,9 +374,9 @@ def is_overdue(services: Services, batch: Batch) -> bool:
 def submit_again(
     services: Services, job: Job, batch: Batch, error: ErrorDetail, **updates: object
 ) -> bool:
-    """Submit an overdue or lost batch again if that is allowed, else end its records.
+    """Submit an overdue or lost batch again if allowed, else end it; return whether it is done.
 
-    Return whether it is done. While no submit can be sent, it is still polled, with `updates`.
+    While no submit can be sent, it is still polled, with `updates`.
     """
     now = services.now()
     if job.is_past_deadline(now):

@@ -8,26 +8,22 @@ cannot be read is set aside in the same way, until its claims are used up.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from shared.errors import StorageError, UnreadableItemError
+from shared.ledger import DueEntry
+from shared.models import Batch, Job
 from shared.observability import count, count_broken_law, logger, report_stuck
 from shared.retry import MAX_CLAIMS, claim_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from shared.ledger import DueEntry
-    from shared.models import Batch, Job
-    from shared.services import Services
+from shared.services import Services
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 THREADS = 8
-SET_ASIDE_SECONDS = 60.0
-"""First wait, in seconds, of an item that could not be processed."""
+SET_ASIDE_SECONDS = 60.0  # First wait, in seconds, of an item that could not be processed
 
 
 class DueItem(NamedTuple):
@@ -49,20 +45,14 @@ def in_parallel(step: Callable[[S], T], items: Sequence[S]) -> list[T]:
 def each_contained(
     services: Services, items: Sequence[tuple[DueEntry, S]], step: Callable[[S], T]
 ) -> list[T | None]:
-    """Run a step for each item in threads, as `contained` does.
-
-    Return the results in the same order.
-    """
+    """Run a step for each item in threads, as `contained` does; results in the same order."""
     return in_parallel(lambda one: contained(services, one[0], lambda: step(one[1])), items)
 
 
 def postponed(
     services: Services, items: Sequence[tuple[DueEntry, S]], postpone: Callable[[S], object]
 ) -> list[S]:
-    """Postpone items that are about to be sent, so that the next cycle does not read them.
-
-    Return those that were.
-    """
+    """Postpone items before they are sent, so that no cycle reads them; return those it did."""
     done = each_contained(services, items, postpone)
     return [item for (_, item), is_done in zip(items, done, strict=True) if is_done]
 
@@ -104,10 +94,7 @@ def set_aside(services: Services, due: DueEntry) -> None:
 
 
 def load(services: Services, dues: Iterable[DueEntry], until: float = 0.0) -> list[DueItem]:
-    """Read batches and their jobs that are due now, or by `until`.
-
-    Without those that are not or cannot be read.
-    """
+    """Read batches and their jobs that are due now, or by `until`, as far as they can be read."""
     dues = list(dues)
     job_ids = list(dict.fromkeys(due.job_id for due in dues))
 
@@ -143,10 +130,7 @@ def load(services: Services, dues: Iterable[DueEntry], until: float = 0.0) -> li
 
 
 def readable_job(services: Services, job_id: str) -> Job | None:
-    """A batch's job; None if it is missing or unreadable.
-
-    In which case it ends through its own entry in the index.
-    """
+    """A batch's job; None if it is missing or unreadable, and ends through its own entry."""
     try:
         return services.ledger.job(job_id)
     except UnreadableItemError:

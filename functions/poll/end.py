@@ -9,7 +9,7 @@ import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -18,6 +18,7 @@ from dropbatch.core.names import JobState
 from functions.poll.clean import CLEAN_AFTER_SECONDS
 from functions.poll.files import (
     STEP_SECONDS,
+    ReadyBatches,
     append_segment,
     coverage_error,
     file_key,
@@ -29,7 +30,7 @@ from functions.poll.files import (
     put_file,
     readable,
 )
-from functions.poll.format_of_job import opening_of, result_file
+from functions.poll.format_of_job import Kind, opening_of, result_file
 from functions.poll.manifest import (
     FileEntry,
     bedrock_manifest,
@@ -42,19 +43,13 @@ from shared import keys
 from shared.errors import InvariantError, ObjectNotFoundError, RefusedError
 from shared.job_status import JSON_TYPE, final_status, write_status
 from shared.ledger import still_leased
-from shared.models import ErrorDetail
+from shared.models import ErrorDetail, Job, ResultFileProgress
 from shared.observability import count, logger
-
-if TYPE_CHECKING:
-    from functions.poll.files import ReadyBatches
-    from functions.poll.format_of_job import Kind
-    from shared.models import Job, ResultFileProgress
-    from shared.services import Invocation, Services
+from shared.services import Invocation, Services
 
 MAX_DIGEST_READ_BYTES = 1 << 30
 """Bytes of a file that are read once more for its digest; a local stack's files are small."""
-MAX_PARALLEL_COPIES = 8
-"""Server-side copies at the same time."""
+MAX_PARALLEL_COPIES = 8  # Server-side copies at the same time
 MANIFEST_BATCHES = 1_000
 """Batches that a manifest lists itself; if there are more, `batches.jsonl` lists them."""
 MAX_REFUSED_SECONDS = 300.0
@@ -90,10 +85,7 @@ def finalize(invocation: Invocation, job: Job, ahead: ReadyBatches) -> Job | Non
 
 
 def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
-    """The files exist: write the manifest, then status, notice, and the ledger's final state.
-
-    The end time is pinned first, so that every object has the same one.
-    """
+    """The files exist: write the manifest, then status, notice, and the ledger's final state."""
     services = invocation.services
     if job.ended_at is None:
         job = still_leased(
@@ -135,11 +127,7 @@ def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
 
 
 def _announce(services: Services, job: Job, manifest: dict[str, Any], now: float) -> None:
-    """Publish that a job is over, at least once: before the ledger's final state.
-
-    Raises:
-        StorageError: the event was not taken; it must be sent again.
-    """
+    """Publish that a job is over, at least once: before the ledger's final state."""
     try:
         services.notices.publish_job_over(event_detail(services.store.bucket, job, manifest), now)
     except RefusedError as error:
@@ -228,13 +216,7 @@ def _wanted(job: Job) -> list[Kind]:
 
 
 def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
-    """Make a file from its segments; return the job afterwards, None if time ran out.
-
-    Raises:
-        InvariantError: the segments do not match the job item.
-        LeaseLostError: another run holds the job.
-        StorageError: an AWS service failed, or the file was written and is gone.
-    """
+    """Make a file from its segments; return the job afterwards, None if time ran out."""
     store, key = invocation.services.store, file_key(job, kind)
     if store.head(key) is not None:
         return job

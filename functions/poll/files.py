@@ -11,10 +11,11 @@ of a table's file begins with its header.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain, groupby
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, NamedTuple
 
 import msgspec
 
@@ -31,50 +32,33 @@ from shared.models import Batch, BatchState, Job, JobTotals, Part, ResultFilePro
 from shared.observability import count_broken_law
 from shared.pacing.cost import counted
 from shared.pacing.waits import CALLS_DENIED
+from shared.services import Services
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from shared.services import Services
-
-SEGMENT_BYTES = 64 << 20
-"""Approximate bytes of parts that one step appends."""
-MIN_COPY_BYTES = 8 << 20
-"""Bytes from which a segment is copied as it is; S3 requires 5 MiB."""
+SEGMENT_BYTES = 64 << 20  # Approximate bytes of parts that one step appends
+MIN_COPY_BYTES = 8 << 20  # Bytes from which a segment is copied as it is; S3 requires 5 MiB
 MIN_STEP_BATCHES, MAX_STEP_BATCHES = 100, 1_000
 """Final batches that make a step even if their bytes are few, and the most that one step takes."""
 SEGMENTS_BEFORE_DOUBLING = 2_000
 """Segments of a file after which both sizes above double: 10,000 pieces are enough for 4 TB."""
-PAGE_BATCHES = 100
-"""Batches read after a gap, to count those that are done."""
-STEP_SECONDS = 45.0
-"""Time a run must have left to begin another step."""
+PAGE_BATCHES = 100  # Batches read after a gap, to count those that are done
+STEP_SECONDS = 45.0  # Time a run must have left to begin another step
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyBatches:
-    """The batches after a file's mark: enough for a step, or all there are.
+    """The batches after a file's mark: enough for a step, or all there are."""
 
-    Attributes:
-        leaves: final batches that follow the mark without a gap, at most `MAX_STEP_BATCHES`.
-        size: bytes they add to the file; 0 for `batches`.
-        succeeded: records that succeeded, including those up to the mark and some after a gap.
-        failed: records that failed, likewise.
-        last: whether no other batch follows them.
-        pending: those of the batches that were read that the API has not finished.
-        submitted: the final batches, and those that were divided into them: their submits are
-            counted.
-        for_capacity: the failed records that failed for lack of capacity or time.
-    """
-
+    # final batches that follow the mark without a gap, at most `MAX_STEP_BATCHES`
     leaves: list[Batch]
-    size: int
-    succeeded: int
-    failed: int
-    last: bool
+    size: int  # bytes they add to the file; 0 for `batches`
+    succeeded: int  # records that succeeded, including those up to the mark and some after a gap
+    failed: int  # records that failed, likewise
+    last: bool  # whether no other batch follows them
+    # those of the batches that were read that the API has not finished
     pending: PendingBatches = field(default_factory=PendingBatches)
+    # the final batches, and those that were divided into them: their submits are counted
     submitted: list[Batch] = field(default_factory=list)
-    for_capacity: int = 0
+    for_capacity: int = 0  # the failed records that failed for lack of capacity or time
 
     def fills_a_step(self, job: Job) -> bool:
         """Whether they are enough for a step, although more will come."""
@@ -93,18 +77,7 @@ def progress_of(job: Job, kind: Kind) -> ResultFileProgress:
 def next_final_batches(
     services: Services, job: Job, kind: Kind, page: int = PAGE_BATCHES
 ) -> ReadyBatches:
-    """Read the batches after a mark; for files other than the output, up to the output's mark.
-
-    Args:
-        services: the process's clients and settings.
-        job: as just read.
-        kind: which file.
-        page: how many batches to read, at least, when one is not final.
-
-    Raises:
-        InvariantError: there is a gap or an overlap, or a part has fewer or more lines than its
-            batch records.
-    """
+    """Read the batches after a mark; for files other than the output, up to the output's mark."""
     progress = progress_of(job, kind)
     succeeded, failed, size, covered = job.sums.succeeded, job.sums.failed, 0, progress.next_id
     leaves: list[Batch] = []
@@ -182,19 +155,7 @@ def coverage_error(job: Job, message: str) -> InvariantError:
 def append_segment(
     services: Services, job: Job, kind: Kind, ahead: ReadyBatches, *, final: bool
 ) -> Job:
-    """Write the next segment and advance the mark.
-
-    Args:
-        services: the process's clients and settings.
-        job: leased, or its upload is being read.
-        kind: which file.
-        ahead: as `next_final_batches` returned it, with at least one batch.
-        final: whether these are the last batches of the file.
-
-    Raises:
-        LeaseLostError: another run holds the job.
-        StorageError: an AWS service failed.
-    """
+    """Write the next segment and advance the mark."""
     progress = progress_of(job, kind)
     step = _after(job, kind, ahead)
     with tempfile.TemporaryFile() as spool:

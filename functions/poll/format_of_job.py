@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from dropbatch.core.formats.table import Form, file_names
 from shared import keys
-
-if TYPE_CHECKING:
-    from shared.aws.object_store import ObjectStore
-    from shared.models import Job
+from shared.aws.object_store import ObjectStore
+from shared.models import Job
 
 Kind = Literal["output", "errors", "retry", "batches"]
 
@@ -28,11 +26,7 @@ class ResultFile:
 
 
 def form_of(store: ObjectStore, job: Job) -> Form:
-    """A job's format, with a table's header.
-
-    Raises:
-        StorageError: S3 failed.
-    """
+    """A job's format, with a table's header."""
     if not job.plan.is_table:
         return Form(job.plan.format or "native")
     names = store.get(keys.answer_columns(job.job_id)) if job.plan.answers else b"[]"
@@ -51,11 +45,7 @@ def result_file(job: Job, kind: Kind) -> ResultFile:
 
 
 def opening_of(store: ObjectStore, job: Job, kind: Kind) -> bytes:
-    """What a result file begins with: a table's header; empty for others.
-
-    Raises:
-        StorageError: S3 failed.
-    """
+    """What a result file begins with: a table's header; empty for others."""
     if kind not in {"output", "retry"} or not job.plan.is_table:
         return b""
     names = file_names(form_of(store, job), job.upload.key)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from aws_lambda_powertools.utilities.batch import process_partial_response
+from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
+from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dropbatch.core import names
 from functions.poll.commands import follow_stack_control, is_open
@@ -19,10 +21,6 @@ from shared.job_control import follow_job_control
 from shared.observability import LoggingBatchProcessor, logger, metrics
 from shared.pacing.wake import wake as plan_wake
 from shared.services import Invocation
-
-if TYPE_CHECKING:
-    from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
-    from aws_lambda_powertools.utilities.typing import LambdaContext
 
 VISIT_AGAIN_SECONDS = 15.0
 """Seconds until a job is visited again after a command that arrived during another visit."""
@@ -46,16 +44,7 @@ def record_handler(record: SQSRecord, lambda_context: LambdaContext) -> None:
 
 
 def process_message(invocation: Invocation, body: str) -> None:
-    """Process one message.
-
-    Args:
-        invocation: the running one.
-        body: the message.
-
-    Raises:
-        StorageError: an AWS service failed; the message is delivered again.
-        msgspec.ValidationError: the message is for another function.
-    """
+    """Process one message."""
     try:
         message = decode_message(body)
     except msgspec.ValidationError:

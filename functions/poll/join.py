@@ -10,8 +10,9 @@ written are made in `functions.poll.join_originals`. Pure: no S3, no ledger.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,16 +20,18 @@ from dropbatch.core.errors import code_of
 from dropbatch.core.formats.answers import unwrapped
 from dropbatch.core.formats.base import (
     NULL,
+    Json,
     escape_line_breaks,
     is_retried,
     one_line,
     readable_json,
     value_of,
 )
-from dropbatch.core.read.index import NO_REFERENCE
+from dropbatch.core.read.index import NO_REFERENCE, RecordEntry, RecordIndex
 from shared.models import Usage
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
 from shared.workers_ai.results import (
+    Answer,
     Item,
     decode_member,
     has_failed,
@@ -39,15 +42,7 @@ from shared.workers_ai.results import (
 )
 from shared.workers_ai.usage import usage_of, usage_of_items
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from dropbatch.core.formats.base import Json
-    from dropbatch.core.read.index import RecordEntry, RecordIndex
-    from shared.workers_ai.results import Answer
-
-MAX_ERROR_CHARACTERS = 1_000
-"""Characters of the API's message in an error line."""
+MAX_ERROR_CHARACTERS = 1_000  # Characters of the API's message in an error line
 RUN_RECORDS, RUN_BYTES = 64, 1 << 17
 """Records whose lines are made together, and bytes of results up to which they are."""
 
@@ -62,33 +57,22 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class Answers:
-    """A reply's items by the record they answer.
+    """A reply's items by the record they answer."""
 
-    Attributes:
-        items: the one item for each answered record, by its place in what was submitted.
-        contradicted: places for which there is more than one answer, or one for another record.
-        foreign: items that name no record of the batch.
-        repeated: items that repeat another.
-        usage: as the reply reports it.
-        itemized: whether the usage is the sum of what the items report, because the reply as a
-            whole reports less.
-    """
-
+    # the one item for each answered record, by its place in what was submitted
     items: dict[int, Item] = field(default_factory=dict)
+    # places for which there is more than one answer, or one for another record
     contradicted: set[int] = field(default_factory=set)
-    foreign: int = 0
-    repeated: int = 0
-    usage: Usage = field(default_factory=Usage)
+    foreign: int = 0  # items that name no record of the batch
+    repeated: int = 0  # items that repeat another
+    usage: Usage = field(default_factory=Usage)  # as the reply reports it
+    # whether the usage is the sum of what the items report, because the reply as a whole reports
+    # less
     itemized: bool = False
 
 
 def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
-    """Sort a complete reply's items by the record they answer.
-
-    Args:
-        answer: the reply.
-        references: each submitted record's `external_reference`, in the order of submission.
-    """
+    """Sort a complete reply's items by the record they answer."""
     answers = Answers()
     sent, sorted_, may_lack = len(references), answers.items, answer.unfinished
     places: dict[object, int] | None = None
@@ -128,11 +112,7 @@ def _reported(whole: Usage, items: Iterable[Item]) -> tuple[Usage, bool]:
 
 
 def add_reply(answers: Answers, later: Answers) -> None:
-    """Fill in what an incomplete reply lacks from a later reply to the same records.
-
-    The first answer to a record counts. Usage that two replies report as a whole is that of the
-    same batch.
-    """
+    """Fill in what an incomplete reply lacks from a later one; the first answer counts."""
     added = {place: item for place, item in later.items.items() if place not in answers.items}
     if answers.itemized and later.itemized:
         answers.usage = _together(answers, Answers(added, usage=usage_of_items(added.values())))
@@ -146,11 +126,7 @@ def add_reply(answers: Answers, later: Answers) -> None:
 
 
 def _together(first: Answers, later: Answers) -> Usage:
-    """The usage of both; nothing if one has good answers and reports less than the other.
-
-    What is reported counts as what everything cost, so a sum that lacks a part would count that
-    part as free.
-    """
+    """The usage of both; none if that of one is partial, which would count the rest as free."""
     silent = [one for one in (first, later) if not one.usage.is_reported]
     if any(result_of(item) is not None for one in silent for item in one.items.values()):
         return Usage()
@@ -181,20 +157,13 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A batch's records, and what is known about them.
+    """A batch's records, and what is known about them."""
 
-    Attributes:
-        rows: the batch's index.
-        first_id: id of the first record.
-        answers: what the API answered; None if no answer will come.
-        ending: code and message for records without an answer.
-        vectors: whether the model makes embeddings, of which those that hold null are none.
-    """
-
-    rows: RecordIndex
-    first_id: int
-    answers: Answers | None
-    ending: tuple[str, str] | None = None
+    rows: RecordIndex  # the batch's index
+    first_id: int  # id of the first record
+    answers: Answers | None  # what the API answered; None if no answer will come
+    ending: tuple[str, str] | None = None  # code and message for records without an answer
+    # whether the model makes embeddings, of which those that hold null are none
     vectors: bool = False
 
     def result_of(self, item: Item) -> bytes | None:
@@ -214,13 +183,7 @@ class Answered:
 
 
 def join(batch: Answered, request_of: Callable[[int], bytes]) -> Iterator[bytes | Failure]:
-    """The output lines of all records, in order: some at a time, or a failed record's.
-
-    Args:
-        batch: its records and answers.
-        request_of: gives a record's request on one line; called only for records that were sent and
-            failed.
-    """
+    """The output lines of all records, in order: some at a time, or a failed record's."""
     rows, place = batch.rows, 0
     references: Sequence[Json] = rows.references or (NO_REFERENCE,) * len(rows)
     if not b"".join(references).isascii():
@@ -245,12 +208,6 @@ def _plain_lines(
     """The lines of consecutive records if all have good, short and usual answers; else None.
 
     Most runs do. `map` and one look at all of their text cost a fraction of a loop.
-
-    Args:
-        batch: records and answers.
-        run: indexes of the records.
-        place: of the first.
-        references: of all records of the batch, as lines have them.
     """
     faults = batch.rows.faults
     if batch.answers is None or (faults and not faults.keys().isdisjoint(run)):

@@ -5,28 +5,22 @@ Pure: no S3, no ledger. Native records without defaults are joined in `functions
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dropbatch.core.formats.base import Outcome, escape_line_breaks, is_retried
-from dropbatch.core.read.index import NO_REFERENCE
+from dropbatch.core.read.index import NO_REFERENCE, RecordEntry
 from dropbatch.core.read.lines import without_lone_surrogates
 from dropbatch.core.read.records import LONE_SURROGATE
 from functions.poll.join import (
     MAX_ERROR_CHARACTERS,
+    Answered,
     Failure,
     answered_line,
     error_line,
     failed_line,
 )
 from shared.staged_batch import original_spans
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from dropbatch.core.read.index import RecordEntry
-    from functions.poll.join import Answered
-
 
 LARGE_RESULT_BYTES, MAX_PARTS = 1 << 20, 500_000
 """Results from this size on are converted only with so few parts: each may take 200 bytes."""
@@ -38,27 +32,16 @@ TOO_MANY_PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Originals:
-    """A batch's records as the user wrote them.
+    """A batch's records as the user wrote them."""
 
-    Attributes:
-        content: all that are kept, one after another.
-        describe: returns a record as JSON on one line, for `errors.jsonl`.
-    """
-
-    content: bytes
-    describe: Callable[[bytes], bytes]
+    content: bytes  # all that are kept, one after another
+    describe: Callable[[bytes], bytes]  # returns a record as JSON on one line, for `errors.jsonl`.
 
 
 def join_originals(
     batch: Answered, originals: Originals, write: Callable[[Outcome], bytes] | None
 ) -> Iterator[bytes | Failure]:
-    """One output line for each record, in order; a failed record has more lines.
-
-    Args:
-        batch: its records and answers.
-        originals: the records as written.
-        write: makes the output line of a record; None if it is that of the native format.
-    """
+    """One output line for each record, in order; a failed record has more lines."""
     place = -1
     for index, (start, length) in enumerate(original_spans(batch.rows)):
         row, id_ = batch.rows[index], batch.first_id + index

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dropbatch.core import names
 from dropbatch.core.formats.bedrock import manifest_out
 from functions.poll.divide import MAX_ISOLATION_SUBMITS
+from functions.poll.format_of_job import Kind
 from shared.job_status import iso_time
-from shared.models import BatchState
+from shared.models import Batch, BatchState, Job
 from shared.pacing.cost import cost_so_far
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from functions.poll.format_of_job import Kind
-    from shared.models import Batch, Job
 
 
 class FileEntry(NamedTuple):
@@ -33,13 +29,7 @@ class FileEntry(NamedTuple):
 def build_manifest(
     job: Job, batches: Iterable[Batch], files: Sequence[FileEntry]
 ) -> dict[str, Any]:
-    """The manifest of a job that is over.
-
-    Args:
-        job: with its `completed_at`.
-        batches: those that it lists itself.
-        files: its result files.
-    """
+    """The manifest of a job that is over."""
     usage = job.sums.usage
     return {
         "job_id": job.job_id,
@@ -70,10 +60,7 @@ def build_manifest(
         "batches": [
             batch_entry(batch) for batch in batches if batch.state is not BatchState.DIVIDED
         ],
-        "isolation": {
-            "submits": job.sums.pieces,
-            "at_most": MAX_ISOLATION_SUBMITS,
-        },
+        "isolation": {"submits": job.sums.pieces, "at_most": MAX_ISOLATION_SUBMITS},
         "files": [file._asdict() for file in files],
         "created_at": iso_time(job.created_at),
         "completed_at": iso_time(job.completed_at),
@@ -144,13 +131,7 @@ def bedrock_manifest(job: Job) -> bytes:
 
 
 def retry_record(job: Job, manifest: dict[str, Any], parent: dict[str, Any] | None) -> bytes:
-    """What a retry leaves in the folder of the job whose failed records it tried again.
-
-    Args:
-        job: the retry.
-        manifest: the retry's.
-        parent: the manifest of the job that is retried; None if it cannot be read.
-    """
+    """What a retry leaves in the folder of its parent, whose manifest may not be readable."""
     files = (parent or {}).get("files") or []
     lines = next(
         (file.get("lines") for file in files if "retry" in (file.get("kind"), file["name"][:5])),

@@ -6,19 +6,15 @@ Counts it for its alarm, and ends it even if no batch may be submitted to probe 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from functions.poll.due import readable_job
 from shared.job_status import iso_time
 from shared.models import DueKind
 from shared.observability import count, logger
 from shared.pacing.account import is_of_account
-from shared.pacing.breaker import UNPAID, PauseReason, Permit
+from shared.pacing.breaker import UNPAID, Pause, PauseReason, Permit
+from shared.services import Services
 from shared.workers_ai.error_codes import TokenState
-
-if TYPE_CHECKING:
-    from shared.pacing.breaker import Pause
-    from shared.services import Services
 
 METRIC_OF_REASON = {
     PauseReason.TOKEN_REFUSED: "TokenRefused",
@@ -31,31 +27,13 @@ OUTAGE_SECONDS = 600.0
 
 
 SOON_SECONDS = 600.0
-"""Seconds within which a batch is due that may be submitted.
-
-Those of a paused job are due a day later.
-"""
+"""Seconds within which a batch is due that may be submitted; a paused job's is due in a day."""
 MAX_PROBES_EXAMINED = 20
-"""Batches of which one has to be of the stack's account.
-
-If none is, the free call probes instead.
-"""
+"""Batches of which one has to be of the stack's account, or the free call probes."""
 
 
 def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wait: bool) -> None:
-    """Count a pause in force, once per tick, or end it if no batch would.
-
-    None is left, or all are paused.
-
-    Args:
-        services: the process's clients and settings.
-        now: Unix seconds.
-        submits_wait: whether any batch waits to be submitted.
-        polls_wait: whether any batch waits to be polled.
-
-    Raises:
-        StorageError: DynamoDB failed.
-    """
+    """Count a pause in force, once per tick, or end it if no batch would."""
     controls = services.budget.controls()
     pause = controls.pause_in_force(now)
     if pause is None:
@@ -94,11 +72,7 @@ class _Watched:
         return self._free_call_succeeds()
 
     def _free_call_succeeds(self) -> bool:
-        """Whether the call that costs nothing, as the pause's probe, is answered well.
-
-        A token of the rate budget is taken before the probe is claimed, because a probe without one
-        would be lost.
-        """
+        """Whether the free call, as the pause's probe, is answered well."""
         budget, pause, now = self.services.budget, self.pause, self.now
         may_probe = now >= pause.next_probe and budget.permit_check(now)
         if not may_probe or budget.claim_probe(pause, now) is None:

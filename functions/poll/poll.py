@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from functions.poll import doubts
 from functions.poll.collect import StoredReply, collect, is_partial
@@ -28,21 +27,17 @@ from shared.models import (
     Submission,
 )
 from shared.observability import batch_log_fields, count, logger, report_stuck
+from shared.pacing.breaker import Permit
 from shared.pacing.waits import clear_failing, show_denied
 from shared.retry import MAX_CLAIMS, claim_seconds, retry_seconds
+from shared.services import Invocation, Services
 from shared.workers_ai.error_codes import ErrorClass, classify_rejection
 from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected, Reply
 from shared.workers_ai.results import Answer, parse_answer
 from shared.workers_ai.usage import mean_answer
 
-if TYPE_CHECKING:
-    from shared.pacing.breaker import Permit
-    from shared.services import Invocation, Services
-
-POLL_SECONDS = 75.0
-"""The longest a poll may take, reading a large answer included."""
-COLLECT_SECONDS = 25.0
-"""Seconds kept after the poll to store and join the answer."""
+POLL_SECONDS = 75.0  # The longest a poll may take, reading a large answer included
+COLLECT_SECONDS = 25.0  # Seconds kept after the poll to store and join the answer
 POLL_BEGUN_SECONDS = 15.0
 """Seconds that a poll needs at least: a reply that is cut off may be the only whole one."""
 KEEPS_PAUSE = {ErrorClass.ACCOUNT, ErrorClass.RATE_LIMIT, ErrorClass.TRY_LATER}
@@ -70,18 +65,7 @@ def needs_call(job: Job, batch: Batch, now: float) -> bool:
 def poll_batch(
     invocation: Invocation, job: Job, batch: Batch, permit: Permit | None
 ) -> PollOutcome:
-    """Claim a batch and advance it.
-
-    Args:
-        invocation: the running one.
-        job: the batch's.
-        batch: as it was read.
-        permit: for the call; None: every call is refused for so long that the batch ends, as it is
-            past its deadline.
-
-    Raises:
-        StorageError: an AWS service failed; the batch is due again at its `due_at`.
-    """
+    """Claim a batch and advance it; without a permit, it ends: every call is refused for long."""
     services = invocation.services
     now = services.now()
     if needs_call(job, batch, now) and not invocation.allows(POLL_BEGUN_SECONDS + COLLECT_SECONDS):
@@ -170,10 +154,7 @@ def _poll(
 
 
 def _waits_for_more(poll: Poll, answer: Answer) -> bool:
-    """Whether a batch stays pending although some of its items are there.
-
-    They are no reason to give up the others: until its deadline, nothing ends it.
-    """
+    """Whether a batch stays pending, until its deadline, though some of its items are there."""
     return not poll.is_over and is_partial(poll.services, poll.batch, answer)
 
 
@@ -207,10 +188,7 @@ def _collect(services: Services, job: Job, batch: Batch, stored: StoredReply) ->
 
 
 def _give_up(services: Services, job: Job, batch: Batch) -> bool:
-    """End the records as `internal`; if they cannot be written either, end it without lines.
-
-    Then the job cannot finish, and ends by the same rule. All answers stay in staging.
-    """
+    """End the records as `internal`; if they cannot be written either, end it without lines."""
     if batch.pieces:
         give_up(services, batch)
         return False

@@ -6,48 +6,33 @@ And sends the others to more invocations.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from functions.poll.dispatch import DISPATCHED_SECONDS, advance_jobs, dispatch, is_large
 from functions.poll.due import DueItem, contained, each_contained, load, postponed
-from functions.poll.poll import (
-    COLLECT_SECONDS,
-    POLL_BEGUN_SECONDS,
-    needs_call,
-    poll_batch,
-)
+from functions.poll.poll import COLLECT_SECONDS, POLL_BEGUN_SECONDS, needs_call, poll_batch
 from functions.poll.visit import visit_job
 from shared.aws.queues import PollMessage
 from shared.events.expect import waits_for_event
 from shared.ledger import DueEntry
-from shared.models import BatchState, DueKind, Wait
+from shared.models import Batch, BatchState, DueKind, Wait
 from shared.observability import logger
 from shared.pacing.account import is_of_account, wait_for_account
 from shared.pacing.breaker import Permit
 from shared.pacing.waits import is_lasting, shown_if_denied
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from shared.models import Batch
-    from shared.services import Invocation, Services
+from shared.services import Invocation, Services
 
 MAX_OWN_POLLS = 16
 """Batches that one cycle polls itself, of small jobs only; more are sent to other invocations."""
 OWN_POLLS_SECONDS = 25.0
-"""Seconds that they have, so that other work begins within half a minute even if the API does not answer."""
+"""Seconds that they have, so that other work begins within half a minute even if the API does
+not answer."""
 ANSWERS_RESERVE_SECONDS = 8.0
 """Seconds of a tick kept after its own polls to store and join their small answers."""
-BATCHES_PER_MESSAGE = 8
-"""Batches in one message of the poll queue."""
-MAX_POLLS_WAITING = 20
-"""Messages that wait in the poll queue, up to which more are sent."""
-FULL_SECONDS = 10.0
-"""Seconds until the batches to poll are read again when that many messages wait.
-
-Each read returns all of them.
-"""
+BATCHES_PER_MESSAGE = 8  # Batches in one message of the poll queue
+MAX_POLLS_WAITING = 20  # Messages that wait in the poll queue, up to which more are sent
+FULL_SECONDS = 10.0  # Seconds until the batches to poll are read again when that many messages wait
 NO_ROOM_FOR_SECONDS = 300.0
 """Seconds from when on a batch for which the queue has no room is polled by the tick."""
 REPEAT_SECONDS = 1.0
@@ -56,31 +41,17 @@ REPEAT_SECONDS = 1.0
 
 @dataclass
 class PollAllowance:
-    """Polls that a tick may still make or send.
+    """Polls that a tick may still make or send."""
 
-    Attributes:
-        calls: no more than can call the API before the next tick.
-        look_at: when due batches are read again, Unix seconds; later than now if the poll queue was
-            full.
-    """
-
-    calls: int
+    calls: int  # no more than can call the API before the next tick
+    # when due batches are read again, Unix seconds; later than now if the poll queue was full
     look_at: float = 0.0
 
 
 def poll_due_batches(
     invocation: Invocation, dues: list[DueEntry], left: PollAllowance, over: float
 ) -> int:
-    """Poll as many as one cycle can, and send the rest to the queue.
-
-    Return how many were polled or sent.
-
-    Args:
-        invocation: the running one.
-        dues: entries of the index.
-        left: what the tick may still do; spent here.
-        over: when the tick has to be over, Unix seconds.
-    """
+    """Poll as many as one cycle can, by `over`, and queue the rest; return how many were either."""
     services = invocation.services
     found = [one for one in load(services, dues) if one.batch.work is DueKind.POLL]
     begun = [one for one in found if one.batch.state is BatchState.SUBMITTING]
@@ -113,12 +84,7 @@ def poll_due_batches(
 
 
 def _overdue(found: list[DueItem], now: float) -> list[DueItem]:
-    """Those that are so long overdue that nobody may be reading the poll queue.
-
-    As when its event source is disabled.
-
-    While they are due, no others are read; and their jobs' deadlines come.
-    """
+    """Those so long overdue that nobody may be reading the poll queue: they block others."""
     late = [
         one
         for one in found
@@ -132,10 +98,7 @@ def _overdue(found: list[DueItem], now: float) -> list[DueItem]:
 
 
 def advance_batches(invocation: Invocation, batches: Iterable[tuple[str, str, float]]) -> int:
-    """Poll the batches that a message names, or collect those that need no poll, in parallel.
-
-    Return how many.
-    """
+    """Poll or collect the batches that a message names, in parallel; return how many."""
     found = load(invocation.services, (DueEntry(*one) for one in batches))
     return _poll(invocation, [one for one in found if one.batch.work is DueKind.POLL])
 
@@ -159,10 +122,7 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
     chosen = _permitted(services, found, now)
 
     def step(chosen: tuple[DueItem, Permit | None]) -> str | None:
-        """Poll one batch; return its job's id if it got a part.
-
-        So that the job is visited again.
-        """
+        """Poll one batch; return its job's id if it got a part, and the job is to be visited."""
         one, permit = chosen
         outcome = poll_batch(polling, one.job, one.batch, permit)
         # Now, not when all polls of this cycle are over: some take a minute.
@@ -200,10 +160,7 @@ def _permitted(
 
 
 def _is_given_up(found: DueItem, refusal: Wait, now: float) -> bool:
-    """Whether a batch past its deadline ends without a poll.
-
-    All have been refused for a quarter of an hour.
-    """
+    """Whether a batch past its deadline ends unpolled: all are refused for a quarter of an hour."""
     since = max(refusal.since, found.batch.pending_at)
     return refusal.since > 0 and found.job.is_past_deadline(now) and is_lasting(since, now)
 

@@ -8,36 +8,29 @@ large one takes no longer than a small one.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from dropbatch.core.formats.base import BatchFacts, Task, is_retried
 from dropbatch.core.formats.table import describer_of, target_of, writer_of
-from dropbatch.core.read.index import record_spans
+from dropbatch.core.read.index import RecordIndex, record_spans
 from functions.poll.format_of_job import form_of
-from functions.poll.join import Answered, Failure, failed_line, join, retry_line
+from functions.poll.join import Answered, Answers, Failure, failed_line, join, retry_line
 from functions.poll.join_originals import Originals, join_originals
 from shared import keys
 from shared.api_messages import full_message
-from shared.models import Part
+from shared.models import Batch, Job, Part
+from shared.services import Services
 from shared.staged_batch import decode_index
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from dropbatch.core.read.index import RecordIndex
-    from functions.poll.join import Answers
-    from shared.models import Batch, Job
-    from shared.services import Services
 
 LINE_BYTES = 100
 """About how many bytes a failed record's output line has besides message and reference."""
 FIELDS = {"output": "output", "errors": "error", "retry": "retry"}
 """By result file, the member of a failed record's lines that it takes."""
-READ_AHEAD = 4
-"""Staged batches that are read while the lines of the one before are written."""
+READ_AHEAD = 4  # Staged batches that are read while the lines of the one before are written
 
 
 def lines_of(
@@ -105,11 +98,7 @@ def _request_reader(
 
 
 def unwritten_part(services: Services, job: Job, batch: Batch) -> tuple[Part, Counter[str]]:
-    """The part of a batch without any answer, of which no line is written yet: sizes are estimates.
-
-    Returns:
-        The part, and how many records failed with which code.
-    """
+    """The part of a batch without any answer, its sizes estimated; and failed records by code."""
     code, message = _ending(services, batch) or ("missing_response", "")
     sent = batch.records.originals_size or batch.records.body_size
     # Then its item tells enough: references are part of the body.

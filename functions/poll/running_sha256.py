@@ -26,8 +26,7 @@ import hashlib
 import sys
 from functools import cache
 
-SHA_BLOCK_BYTES = 64
-"""Bytes that are hashed at a time."""
+SHA_BLOCK_BYTES = 64  # Bytes that are hashed at a time
 _WORDS, _LENGTH = 32, 8
 """Bytes of the hash's eight words, and of the length in bits, first in OpenSSL's SHA256_CTX."""
 _REST = bytes(SHA_BLOCK_BYTES + 4) + (32).to_bytes(4, sys.byteorder)
@@ -59,16 +58,7 @@ class RunningSha256:
     """A digest that can be stored before it is complete."""
 
     def __init__(self, state: str = "", tail: bytes = b"") -> None:
-        """Begin a digest, or resume one.
-
-        Args:
-            state: what `state` returned, or empty.
-            tail: the last bytes hashed before, as many as `unfinished_bytes` returns for the number
-                of all of them.
-
-        Raises:
-            ValueError: the tail is longer or shorter than that.
-        """
+        """Begin a digest, or resume one."""
         self._context = ctypes.create_string_buffer(_WORDS + _LENGTH + len(_REST))
         self._length = 0
         if state:

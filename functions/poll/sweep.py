@@ -19,7 +19,6 @@ lost: each is checked when its own slot comes.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from dropbatch.core.names import JobState
 from functions.poll.collect import collect
@@ -27,23 +26,12 @@ from functions.poll.due import each_contained
 from functions.poll.poll import poll_batch
 from shared.job_status import build_status, noted_wait, write_status
 from shared.ledger import DueEntry, still_leased
-from shared.models import (
-    CANCELLED,
-    Batch,
-    BatchState,
-    Job,
-    JobControl,
-    Sweep,
-    SweepGoal,
-)
+from shared.models import CANCELLED, Batch, BatchState, Job, JobControl, Sweep, SweepGoal
 from shared.observability import logger
 from shared.pacing.breaker import Permit
+from shared.services import Invocation, Services
 
-if TYPE_CHECKING:
-    from shared.services import Invocation, Services
-
-PAGE_BATCHES = 100
-"""Most batches of a page, which takes seconds."""
+PAGE_BATCHES = 100  # Most batches of a page, which takes seconds
 MAX_SWEEP_SECONDS, VISIT_RESERVE_SECONDS = 115.0, 25.0
 """Seconds that one visit sweeps, and that it leaves to the rest of the visit."""
 SLOW_HOLD_SECONDS = 300.0
@@ -58,12 +46,7 @@ PASSES = {
 
 
 def sweep(invocation: Invocation, job: Job) -> Job:
-    """Adjust the batches of a leased job, as far as time allows; return the job afterwards.
-
-    Raises:
-        LeaseLostError: another run holds the job.
-        StorageError: DynamoDB failed.
-    """
+    """Adjust the batches of a leased job, as far as time allows; return the job afterwards."""
     services = invocation.services
     now = services.now()
     ends = min(now + MAX_SWEEP_SECONDS, invocation.deadline - VISIT_RESERVE_SECONDS)

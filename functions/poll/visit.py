@@ -8,7 +8,7 @@ records without gap or overlap.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dropbatch.core.names import FINAL_JOB_STATES, JobState
 from functions.poll.commands import end_long_hold
@@ -16,54 +16,35 @@ from functions.poll.doubts import is_overdue
 from functions.poll.end import finalize, give_up
 from functions.poll.files import (
     STEP_SECONDS,
+    ReadyBatches,
     append_segment,
     coverage_error,
     next_final_batches,
 )
 from functions.poll.sweep import next_sweep, sweep
-from shared.errors import (
-    LeaseLostError,
-    StorageError,
-)
+from shared.errors import LeaseLostError, StorageError
 from shared.job_control import follow_job_control
 from shared.job_status import build_status, status_digest, write_status
-from shared.models import TOO_OLD_CODE, DueKind, ErrorDetail, Job
+from shared.models import TOO_OLD_CODE, Batch, DueKind, ErrorDetail, Job, Status
 from shared.observability import count, logger, report_stuck
 from shared.pacing import cost
 from shared.pacing.account import account_fault, watch_account
 from shared.pacing.waits import report_long_wait, show_denied, waiting_for
-from shared.retry import (
-    CLAIMS_BEFORE_ALARM,
-    MAX_CLAIMS,
-    claim_seconds,
-    exponential,
-    retry_seconds,
-)
-
-if TYPE_CHECKING:
-    from functions.poll.files import ReadyBatches
-    from shared.models import Batch, Status
-    from shared.services import Invocation, Services
+from shared.retry import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, claim_seconds, exponential, retry_seconds
+from shared.services import Invocation, Services
 
 QUICK_LOOK_BATCHES = 10
 """Batches read when a part arrived shortly after another, to see whether it was the last."""
 VISIT_LEASE_SECONDS = 140.0
 MIN_VISIT_SECONDS, MAX_VISIT_SECONDS = 10.0, 180.0
 """Seconds between two visits of a job, while something changes and when nothing does."""
-MIN_ANSWERED_RECORDS = 100
-"""Answered records from which a job's `max_failed_fraction` is tested."""
+MIN_ANSWERED_RECORDS = 100  # Answered records from which a job's `max_failed_fraction` is tested
 
 
 def visit_job(invocation: Invocation, job_id: str) -> bool:
     """Visit a job: append what is final, finish it when everything is, write its status.
 
-    Returns:
-        False if another run holds the job; that run may not have seen the batch that was finished
-        last.
-
-    Raises:
-        StorageError: an AWS service failed; the job is due again at its `due_at`.
-        InvariantError: the batches do not tile the upload; the job does not finish.
+    Return False if another run holds it, which may not have seen the batch finished last.
     """
     services = invocation.services
     now = services.now()
@@ -167,10 +148,8 @@ def _append_final(invocation: Invocation, job: Job) -> tuple[Job, ReadyBatches]:
 def _watch_split(invocation: Invocation, job: Job) -> None:
     """Visit a job whose upload is still being read: append, judge, write the status.
 
-    Lease and claims are left alone: they belong to split, which would lose its turn. Of two visits
-    at the same time, one stops:
-    each writes the time of its status on the condition that it is still the one that was read. A
-    job with an error is visited at once, so that its status shows the error.
+    Lease and claims are left to split, which would lose its turn. Of two visits at once, one stops:
+    each writes its status' time if it is still the one that was read. An error is shown at once.
     """
     services = invocation.services
     if services.now() < job.status.at + MIN_VISIT_SECONDS and job.error is None:
@@ -219,12 +198,7 @@ def _fault(services: Services, job: Job, ahead: ReadyBatches) -> ErrorDetail | N
 
 
 def _is_all(job: Job, ahead: ReadyBatches) -> bool:
-    """Whether these are all the missing batches, and there will be no more.
-
-    Raises:
-        InvariantError: they should be, but are not: the batches do not hold the upload's number of
-            records.
-    """
+    """Whether these are all the missing batches, and there will be no more."""
     if job.total is None or not ahead.last:
         return False
     covered = job.output.next_id + sum(batch.records.requests for batch in ahead.leaves)

@@ -21,8 +21,4 @@ __all__ = ["ConditionFailedError", "DueEntry", "Ledger", "still_leased"]
 
 
 class Ledger(Jobs, Batches, DueItems):
-    """The one table, seen as jobs and batches.
-
-    Composed of three parts by inheritance: each part extends `shared.aws.dynamodb.Table`, which
-    holds the client and the one conditional write, and no part uses another.
-    """
+    """The one table, seen as jobs and batches; no part uses another."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from shared.aws.attribute_values import attributes, read
 from shared.aws.dynamodb import ABSENT, AtMost, Table
@@ -11,13 +12,8 @@ from shared.errors import InvariantError, UnreadableItemError
 from shared.ledger.due import LIFE_SECONDS, batch_key
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Part, Submission
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-HELD_BATCH_SECONDS = 86_400.0
-"""Seconds by which a batch is postponed while its job is paused."""
-UNDIVIDED = AtMost("<=", 0)
-"""As expected `pieces`: the batch is not divided."""
+HELD_BATCH_SECONDS = 86_400.0  # Seconds by which a batch is postponed while its job is paused
+UNDIVIDED = AtMost("<=", 0)  # As expected `pieces`: the batch is not divided
 
 
 class Batches(Table):
@@ -37,19 +33,10 @@ class Batches(Table):
         page_size: int | None = None,
         unreadable: list[str] | None = None,
     ) -> Iterator[Batch]:
-        """Batches of a job in the order of their first record, read consistently, a page at a time.
+        """Batches of a job after a number, in the order of their first record, read consistently.
 
-        Args:
-            job_id: the job.
-            after: only numbers after this one.
-            limit: maximum items to read; None for all.
-            prefix: only numbers that begin with this.
-            page_size: items to read at a time, if the caller may stop early.
-            unreadable: gets the numbers of the batches that cannot be read, which are left out
-                then.
-
-        Raises:
-            UnreadableItemError: a batch cannot be read, and `unreadable` is None.
+        At most `limit`, `page_size` at a time. `unreadable` gets the numbers of those that cannot
+        be read; without it, the first of them raises `UnreadableItemError`.
         """
         start = f"BATCH#{after}\x00" if after else f"BATCH#{prefix}"
         condition = {
@@ -106,10 +93,7 @@ class Batches(Table):
         return batch if self.create(item) else None
 
     def begin_submit(self, batch: Batch, fence: float, **updates: object) -> Batch | None:
-        """`ready` to `submitting`, before the POST, with updates.
-
-        No other function may try before `fence`.
-        """
+        """`ready` to `submitting`, before the POST; no other function may try before `fence`."""
         return self._change_batch(
             batch,
             {
@@ -134,10 +118,7 @@ class Batches(Table):
         )
 
     def undo_submit(self, batch: Batch, fence: float, due_at: float) -> Batch | None:
-        """Undo a `begin_submit` that may have been written, by its caller, who has sent nothing.
-
-        Its fence distinguishes it from a submit of the same attempt that another invocation began.
-        """
+        """Undo a `begin_submit` that may have been written, by its caller, who has sent nothing."""
         return self._change_batch(
             batch,
             {"state": BatchState.SUBMITTING, "attempt": batch.attempt + 1, "fence": fence},
@@ -175,8 +156,7 @@ class Batches(Table):
     def tell_over(self, batch: Batch, now: float) -> Batch | None:
         """Make a queued batch due now, because an event says so; None if that changes nothing.
 
-        A batch that is being polled is only told: whoever polls it now has it polled again. A
-        second event, and one of an earlier attempt, do nothing.
+        One that is being polled is only told: whoever polls it now has it polled again.
         """
         key = batch_key(batch.job_id, batch.number)
         untold = {"state": BatchState.QUEUED, "attempt": batch.attempt, "told_at": 0.0}
@@ -197,20 +177,11 @@ class Batches(Table):
         return self._change_batch(batch, _unchanged(batch), {"due_at": due_at, **updates})
 
     def wait(self, batch: Batch, due_at: float, seconds: float) -> Batch | None:
-        """Postpone a batch that may not call the API now: neither its expiry nor claims count.
-
-        Args:
-            batch: as it was read.
-            due_at: Unix seconds.
-            seconds: how long this keeps it waiting.
-        """
+        """Postpone a batch that may not call the API now: these seconds count for no expiry."""
         return self.postpone(batch, due_at, paused=batch.paused_after(seconds, due_at), claims=0)
 
     def hold(self, batch: Batch, now: float, deadline_at: float | None = None) -> Batch | None:
-        """Postpone a batch whose job is paused: by a day, but not beyond the job's deadline.
-
-        Meanwhile the clock that measures how long the batch has waited is stopped.
-        """
+        """Postpone a batch of a paused job by a day, at most to its deadline; its clock stops."""
         due_at = min(now + HELD_BATCH_SECONDS, math.inf if deadline_at is None else deadline_at)
         return self._change_batch(batch, _unchanged(batch), {**_moved(batch, due_at), "held": True})
 
@@ -254,10 +225,7 @@ class Batches(Table):
         return self._change_batch(batch, _unchanged(batch), {**settled, **updates})
 
     def resubmit(self, batch: Batch, now: float, due_at: float) -> Batch | None:
-        """`queued` back to `ready`: it is overdue, lost or failed for capacity.
-
-        Its id is given up once the next submit begins.
-        """
+        """`queued` back to `ready`; the id is given up once the next submit begins."""
         return self._change_batch(
             batch,
             _unchanged(batch),
@@ -371,11 +339,7 @@ def _unchanged(batch: Batch) -> dict[str, object]:
 
 
 def _due_at(batch: Batch) -> float:
-    """When an open batch is due.
-
-    Raises:
-        InvariantError: it has no `due_at`.
-    """
+    """When an open batch is due."""
     if batch.due_at is None:
         raise InvariantError(f"batch {batch.job_id}/{batch.number} is open but has no due_at")
     return batch.due_at

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dropbatch.core.names import FINAL_JOB_STATES, JobState
 from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError, Table
 from shared.models import BatchState, DueKind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 LIFE_SECONDS = 90 * 86_400
 """Seconds that an item is kept after its end; during that time a job's item is its tombstone."""
@@ -21,17 +18,11 @@ LIFE_SECONDS = 90 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class DueEntry:
-    """One entry of the `due` index.
+    """One entry of the `due` index."""
 
-    Attributes:
-        job_id: the job.
-        number: the batch's number; empty for the job itself.
-        due_at: as read from the index; None if a message named the item.
-    """
-
-    job_id: str
-    number: str
-    due_at: float | None
+    job_id: str  # the job
+    number: str  # the batch's number; empty for the job itself
+    due_at: float | None  # as read from the index; None if a message named the item
 
     @property
     def key(self) -> dict[str, Any]:
@@ -53,18 +44,9 @@ class DueItems(Table):
     """Due items of the one table."""
 
     def due(self, work: DueKind, now: float, limit: int) -> tuple[list[DueEntry], float | None]:
-        """The due items of one kind, oldest first; and when the next one will be due.
+        """The due items of one kind, oldest first; and when the next one after them will be due.
 
         The index may lag, so every claim checks the item itself.
-
-        Args:
-            work: the kind.
-            now: Unix seconds.
-            limit: maximum entries to look at.
-
-        Returns:
-            The due items, at most `limit`; and when the first entry after them is due, None if
-            there is none.
         """
         items = self.call("query", **_of_kind(work), Limit=limit + 1)["Items"]
         times = [_due_at(item) for item in items]
@@ -80,10 +62,7 @@ class DueItems(Table):
         return entries[:due], times[due] if due < len(times) else None
 
     def count_by_job(self, work: DueKind, most: int) -> Counter[str]:
-        """The number of items of one kind of work per job, due or not.
-
-        Counted up to about `most`.
-        """
+        """The number of items of one kind of work per job, due or not, up to about `most`."""
         counted: Counter[str] = Counter()
         for page in self.pages(**_of_kind(work), ProjectionExpression="pk"):
             counted.update(item["pk"]["S"].removeprefix("JOB#") for item in page["Items"])
@@ -110,12 +89,9 @@ class DueItems(Table):
         return state in FINAL_JOB_STATES
 
     def unclaimed(self, job_id: str, number: str, now: float) -> tuple[DueEntry, int] | None:
-        """When an item that the submit function works on is due, and how often it was claimed.
+        """When an item that the submit function works on is due, and its claims; None while leased.
 
-        None while it is leased.
-
-        None too if it has got further already: then the function failed after the write that
-        counts.
+        None too if it has got further: then the function failed after the write that counts.
         """
         item = self.get(DueEntry(job_id, number, None).key) or {}
         begun = attribute(BatchState.READY.value if number else JobState.SPLITTING.value)

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dropbatch.core.names import SCHEMA, JobState
 from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.aws.dynamodb import ABSENT, AtMost, SameMembers, Table, call_dynamodb
 from shared.errors import LeaseLostError, UnreadableItemError
 from shared.ledger.due import LIFE_SECONDS, job_key
-from shared.models import (
-    DueKind,
-    ErrorDetail,
-    Job,
-    JobControl,
-    Status,
-    Wait,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from shared.models import DueKind, ErrorDetail, Job, JobControl, Status, Wait
 
 READ_TRIES = 4
 """Times that jobs are asked for which DynamoDB left out of a read of many, because it was busy."""
 
 
 def still_leased(changed: Job | None, job_id: str) -> Job:
-    """The job after a write under its lease.
-
-    Raises:
-        LeaseLostError: nothing was written, because another run holds the job.
-    """
+    """The job after a write under its lease; raises `LeaseLostError` if there was none."""
     if changed is None:
         raise LeaseLostError(job_id)
     return changed
@@ -41,12 +28,7 @@ class Jobs(Table):
     """Jobs of the one table."""
 
     def job(self, job_id: str) -> Job | None:
-        """One job, read consistently.
-
-        Raises:
-            UnreadableItemError: the item does not match its schema, or another version of the
-                schema wrote it.
-        """
+        """One job, read consistently."""
         item = self.get(job_key(job_id))
         if item and (work := plain(item.get("work", attribute("")))) and work not in set(DueKind):
             raise UnreadableItemError(
@@ -183,10 +165,7 @@ class Jobs(Table):
         return self._change_job(job.job_id, expected, {"due_at": due_at, "work": DueKind.JOB})
 
     def begin_finalizing(self, job: Job, **updates: object) -> Job | None:
-        """`in_progress` to `finalizing`, under the lease: all batches are final.
-
-        Each visit goes on with its files.
-        """
+        """`in_progress` to `finalizing`, under the lease: all batches are final."""
         changes = {"state": JobState.FINALIZING, "work": DueKind.JOB, **updates}
         return self.update_leased_job(job, changes)
 
@@ -206,14 +185,7 @@ class Jobs(Table):
         )
 
     def end_job(self, job: Job, state: JobState, now: float, clean_at: float | None) -> Job | None:
-        """`finalizing` to `completed`, `failed` or `cancelled`; a tombstone from now on.
-
-        Args:
-            job: the job.
-            state: the final state.
-            now: Unix seconds.
-            clean_at: when its staged objects are deleted; None leaves them to the bucket.
-        """
+        """`finalizing` to a final state; `clean_at`: when staged objects are deleted, if ever."""
         changes: dict[str, object] = {
             "state": state,
             "completed_at": now,

@@ -33,39 +33,28 @@ class DueKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ErrorDetail:
-    """Why something ended without success.
+    """Why something ended without success."""
 
-    Attributes:
-        code: one of the documented error codes.
-        message: Dropbatch's own text for the user.
-        said: key of the object with the API's message, which may quote a prompt
-            (`shared.api_messages`); or empty.
-    """
-
-    code: str
-    message: str
+    code: str  # one of the documented error codes
+    message: str  # Dropbatch's own text for the user
+    # key of the object with the API's message, which may quote a prompt (`shared.api_messages`); or
+    # empty.
     said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the API reported them; None where it reported none.
-
-    Attributes:
-        cached_tokens: those of the prompt that were read from a cache, at a lower price.
-    """
+    """Tokens as the API reported them; None where it reported none."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
+    # those of the prompt that were read from a cache, at a lower price
     cached_tokens: int | None = None
 
     @property
     def is_reported(self) -> bool:
-        """Whether the tokens of the prompt are known, which every price has.
-
-        Without them nothing has its price.
-        """
+        """Whether the tokens of the prompt are known, without which nothing has its price."""
         return self.prompt_tokens is not None
 
     @property
@@ -89,22 +78,14 @@ class Usage:
 
 LASTING_SECONDS = 900.0
 """Seconds of failing or refused calls after which users are told, and deadlines do not wait."""
-NEVER = 1e11
-"""A time that does not come, Unix seconds; no item holds an infinite number."""
+NEVER = 1e11  # A time that does not come, Unix seconds; no item holds an infinite number
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why work is put off.
+    """Why work is put off."""
 
-    Attributes:
-        until: when it is tried again, Unix seconds; `NEVER` if somebody has to act first.
-        code: for programs; empty for a moment's lack of calls, of which nobody is told.
-        message: for people: what it is, and what to do.
-        since: when it began, Unix seconds; 0 if that is not known.
-    """
-
-    until: float
-    code: str = ""
-    message: str = ""
-    since: float = 0.0
+    until: float  # when it is tried again, Unix seconds; `NEVER` if somebody has to act first
+    code: str = ""  # for programs; empty for a moment's lack of calls, of which nobody is told
+    message: str = ""  # for people: what it is, and what to do
+    since: float = 0.0  # when it began, Unix seconds; 0 if that is not known

@@ -10,10 +10,7 @@ from dropbatch.core.plan import Checkpoint, SplitPlan
 from shared.models.common import ErrorDetail, Usage, Wait
 
 MAX_JOB_SECONDS = 50 * 86_400
-"""Seconds after which a job ends, whatever it waits for.
-
-Well before its staging objects (60 days) and items expire.
-"""
+"""Seconds after which a job ends: before its staging objects and items expire (60 days)."""
 
 
 TOO_OLD_CODE = ErrorDetail(
@@ -32,23 +29,16 @@ PAST_DEADLINE = ErrorDetail("expired", "The job's deadline_hours were over.")
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One version of one object.
+    """One version of one object."""
 
-    Attributes:
-        bucket: the stack's own, or the source bucket.
-        key: key under `inbox/`; for an object of the source bucket, it is derived from the object's
-            own key.
-        version: version id; `null` if the bucket has no versions.
-        etag: without quotes.
-        size: stored bytes.
-        source_key: key in the source bucket; None for an object of the stack's bucket.
-    """
-
-    bucket: str
+    bucket: str  # the stack's own, or the source bucket
+    # key under `inbox/`; for an object of the source bucket, it is derived from the object's own
+    # key
     key: str
-    version: str
-    etag: str
-    size: int
+    version: str  # version id; `null` if the bucket has no versions
+    etag: str  # without quotes
+    size: int  # stored bytes
+    # key in the source bucket; None for an object of the stack's bucket
     source_key: str | None = None
 
     @property
@@ -59,86 +49,57 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class ResultFileProgress:
-    """How far one result file of a job has been appended to segments.
+    """How far one result file of a job has been appended to segments."""
 
-    Attributes:
-        mark: number of the last batch appended; empty before the first.
-        next_id: records of all batches up to the mark, that is, the first record id after it.
-        segments: segments that are large enough to be copied as they are.
-        growing: how often the segment after them, still too small, was written, each time longer; 0
-            if there is none.
-        growing_size: bytes of that segment.
-        size: bytes appended, in all segments.
-        lines: lines appended, in all segments.
-        sha: state of the running SHA-256 over these bytes, which contains none of them; empty
-            before the first.
-        upload: id of the multipart upload that makes the file of its segments; empty until it has
-            begun.
-    """
-
-    mark: str = ""
-    next_id: int = 0
-    segments: int = 0
+    mark: str = ""  # number of the last batch appended; empty before the first
+    next_id: int = 0  # records of all batches up to the mark, that is, the first record id after it
+    segments: int = 0  # segments that are large enough to be copied as they are
+    # how often the segment after them, still too small, was written, each time longer; 0 if there
+    # is none
     growing: int = 0
-    growing_size: int = 0
-    size: int = 0
-    lines: int = 0
+    growing_size: int = 0  # bytes of that segment
+    size: int = 0  # bytes appended, in all segments
+    lines: int = 0  # lines appended, in all segments
+    # state of the running SHA-256 over these bytes, which contains none of them; empty before the
+    # first
     sha: str = ""
+    # id of the multipart upload that makes the file of its segments; empty until it has begun
     upload: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class JobTotals:
-    """Totals of the batches up to the output's mark.
+    """Totals of the batches up to the output's mark."""
 
-    Attributes:
-        batches: a divided batch counts as its pieces.
-        unmetered_size: bytes of accepted bodies for which the API reported no tokens.
-        unmetered_records: requests in these bodies.
-        uncollected: accepted submits whose answer was not collected; their bodies are among these,
-            as are those of batches that were accepted and then divided.
-        estimated: sum of the batches' estimates, if the job has a `max_cost`.
-        answered: the part of it for records that have an answer.
-        given_up: ids of theirs whose answers nobody asks for any more, because they were submitted
-            again.
-        unknowable: their submits with an unknown outcome, and those of batches that were divided
-            into them.
-        told: batches of which an event told that they are over.
-        pieces: into how many the batches were divided.
-        for_capacity: the failed records that failed for lack of capacity or time.
-    """
-
-    batches: int = 0
+    batches: int = 0  # a divided batch counts as its pieces
     succeeded: int = 0
     failed: int = 0
     errors_size: int = 0
     retry_size: int = 0
     usage: Usage = field(default_factory=Usage)
-    unmetered_size: int = 0
-    unmetered_records: int = 0
+    unmetered_size: int = 0  # bytes of accepted bodies for which the API reported no tokens
+    unmetered_records: int = 0  # requests in these bodies
+    # accepted submits whose answer was not collected; their bodies are among these, as are those of
+    # batches that were accepted and then divided
     uncollected: int = 0
+    # ids of theirs whose answers nobody asks for any more, because they were submitted again
     given_up: int = 0
+    # their submits with an unknown outcome, and those of batches that were divided into them
     unknowable: int = 0
-    told: int = 0
-    pieces: int = 0
-    for_capacity: int = 0
-    estimated: int = 0
-    answered: int = 0
+    told: int = 0  # batches of which an event told that they are over
+    pieces: int = 0  # into how many the batches were divided
+    for_capacity: int = 0  # the failed records that failed for lack of capacity or time
+    estimated: int = 0  # sum of the batches' estimates, if the job has a `max_cost`
+    answered: int = 0  # the part of it for records that have an answer
 
 
 @dataclass(frozen=True, slots=True)
 class CostLimit:
-    """A job's `max_cost` (`shared.pacing.cost`), in billionths of a US dollar.
+    """A job's `max_cost` (`shared.pacing.cost`), in billionths of a US dollar."""
 
-    Attributes:
-        limit: the option.
-        room: the sum of estimates up to which its batches may be submitted.
-        is_reached: whether nothing more of it is submitted.
-    """
-
-    limit: int
-    room: int
-    is_reached: bool = False
+    limit: int  # the option
+    room: int  # the sum of estimates up to which its batches may be submitted
+    is_reached: bool = False  # whether nothing more of it is submitted
 
 
 CANCEL, CANCEL_NOW = "cancel", "cancel now"
@@ -153,18 +114,12 @@ CANCELLED_ACCEPTED = ErrorDetail(
 
 @dataclass(frozen=True, slots=True)
 class JobControl:
-    """The result of users' commands (`control/jobs/<job_id>`) in a job. Times are Unix seconds.
+    """The result of users' commands (`control/jobs/<job_id>`) in a job. Times are Unix seconds."""
 
-    Attributes:
-        version: version of the object that was carried out last.
-        held_since: when the job was paused; 0 while it is not.
-        resumed_at: when it was resumed last; 0 if it never was.
-        cancelled: `CANCEL` or `CANCEL_NOW` once it was cancelled, which is final; else empty.
-    """
-
-    version: str = ""
-    held_since: float = 0.0
-    resumed_at: float = 0.0
+    version: str = ""  # version of the object that was carried out last
+    held_since: float = 0.0  # when the job was paused; 0 while it is not
+    resumed_at: float = 0.0  # when it was resumed last; 0 if it never was
+    # `CANCEL` or `CANCEL_NOW` once it was cancelled, which is final; else empty
     cancelled: str = ""
 
 
@@ -181,62 +136,36 @@ class SweepGoal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The progress of a sweep over a job's batches (`functions.poll.sweep`).
+    """The progress of a sweep over a job's batches (`functions.poll.sweep`)."""
 
-    Times are Unix seconds.
-
-    Attributes:
-        goal: what it does.
-        since: the command that it carries out; 0 if there can be only one reason for its goal.
-        passes: passes over the batches that are still to be made.
-        due: when the pass under way continues.
-        after: number of the last batch that it looked at; empty at its beginning.
-    """
-
-    goal: SweepGoal
-    since: float
-    passes: int
-    due: float = 0.0
-    after: str = ""
+    goal: SweepGoal  # what it does
+    since: float  # the command that it carries out; 0 if there can be only one reason for its goal
+    passes: int  # passes over the batches that are still to be made
+    due: float = 0.0  # when the pass under way continues
+    after: str = ""  # number of the last batch that it looked at; empty at its beginning
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How far a job's upload has been read; the turns that read it write this.
+    """How far a job's upload has been read; the turns that read it write this."""
 
-    Attributes:
-        bytes_read: stored bytes that were read.
-        blank_until: where reading continues, if only blank lines lie between this place and the
-            last batch.
-        to_end: whether it was read to its end, or still is being read.
-        has_endings: whether many batches were created that are never submitted.
-    """
-
-    bytes_read: int = 0
+    bytes_read: int = 0  # stored bytes that were read
+    # where reading continues, if only blank lines lie between this place and the last batch
     blank_until: Checkpoint | None = None
-    to_end: bool = True
-    has_endings: bool = False
+    to_end: bool = True  # whether it was read to its end, or still is being read
+    has_endings: bool = False  # whether many batches were created that are never submitted
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a job's last status told; visits write this.
+    """What a job's last status told; visits write this."""
 
-    Attributes:
-        sha: digest of the `status.json` written last, without its time.
-        at: when it was last computed, Unix seconds.
-        fraction: fraction of its records that had an outcome, 0 to 1; it never falls.
-        succeeded: records that it counted as succeeded.
-        failed: records that it counted as failed.
-        unchanged: consecutive visits at which nothing had changed.
-    """
-
-    sha: str = ""
-    at: float = 0.0
-    fraction: float = 0.0
-    succeeded: int = 0
-    failed: int = 0
-    unchanged: int = 0
+    sha: str = ""  # digest of the `status.json` written last, without its time.
+    at: float = 0.0  # when it was last computed, Unix seconds
+    fraction: float = 0.0  # fraction of its records that had an outcome, 0 to 1; it never falls
+    succeeded: int = 0  # records that it counted as succeeded
+    failed: int = 0  # records that it counted as failed
+    unchanged: int = 0  # consecutive visits at which nothing had changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,37 +180,28 @@ class Job:
     created_at: float
     ended_at: float | None = None
     """When its end was first written; its last files, and later writes of them, give this time."""
-    completed_at: float | None = None
-    """When it reached its final state."""
+    completed_at: float | None = None  # When it reached its final state
 
     # Options that are needed without its `options.json`.
     deadline_at: float | None = None
     """When its records end without an answer; None without the option `deadline_hours`."""
     max_failed_fraction: float | None = None
     """Fraction of its answered records, 0 to 1, above which it fails; None without the option."""
-    cost: CostLimit | None = None
-    """Its `max_cost`, and what it leaves; None without the option."""
+    cost: CostLimit | None = None  # Its `max_cost`, and what it leaves; None without the option
     output_tokens: int = 0
     """Tokens that an answer has on average, by its user; 0 without the option."""
-    tags: dict[str, str] = field(default_factory=dict)
-    """The user's own names and values."""
+    tags: dict[str, str] = field(default_factory=dict)  # The user's own names and values
     retry_of: str = ""
     """Key of the manifest of the job whose failed records it tries again; else empty."""
 
     # When it is due, and who works on it.
     due_at: float | None = None
-    """When the job must be visited again, or its staged objects deleted.
-
-    None only in a final state.
-    """
-    lease_until: float = 0.0
-    """Until when an invocation works on it."""
-    claims: int = 0
-    """Claims since the last change of state."""
+    """When it must be visited again, or its staged objects deleted; None if over."""
+    lease_until: float = 0.0  # Until when an invocation works on it
+    claims: int = 0  # Claims since the last change of state
 
     # Its upload.
-    total: int | None = None
-    """Records of the upload; None until it has been read to its end."""
+    total: int | None = None  # Records of the upload; None until it has been read to its end
     reading: Reading = field(default_factory=Reading)
 
     # Its batches.
@@ -295,10 +215,8 @@ class Job:
     """Whether its bodies are sent without `external_reference`, which its model refuses."""
 
     # Why it ends early.
-    error: ErrorDetail | None = None
-    """The whole upload's fault, which stops further submits."""
-    control: JobControl | None = None
-    """The result of its users' commands; None before the first."""
+    error: ErrorDetail | None = None  # The whole upload's fault, which stops further submits
+    control: JobControl | None = None  # The result of its users' commands; None before the first
 
     # Its result files.
     output: ResultFileProgress = field(default_factory=ResultFileProgress)

@@ -7,19 +7,12 @@ deployment that is under way ends or a typo is mended; then they end `failed`, w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from shared.models import ACCOUNT_CHANGED, NEVER, ErrorDetail, Wait
+from shared.models import ACCOUNT_CHANGED, NEVER, ErrorDetail, Job, Wait
 from shared.retry import soon_after
+from shared.services import Services
 
-if TYPE_CHECKING:
-    from shared.models import Job
-    from shared.services import Services
-
-ACCOUNT_CHANGED_SECONDS = 3_600.0
-"""Seconds for which a job of another account waits."""
-LOOK_SECONDS = 300.0
-"""Seconds after which a batch of such a job is looked at again."""
+ACCOUNT_CHANGED_SECONDS = 3_600.0  # Seconds for which a job of another account waits
+LOOK_SECONDS = 300.0  # Seconds after which a batch of such a job is looked at again
 
 
 def is_of_account(services: Services, job: Job) -> bool:

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dropbatch.core.errors import ONE_A_STACK
 from dropbatch.core.names import CONTROL_PK
@@ -29,9 +30,6 @@ from shared.errors import UnreadableItemError
 from shared.models import NEVER, Wait
 from shared.observability import count_broken_law, logger
 from shared.retry import soon_after
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 T = TypeVar("T")
 
@@ -54,8 +52,7 @@ class PauseReason(StrEnum):
     MODEL_WAITS = "model_waits"
 
 
-ALARMED = frozenset(PauseReason) - {PauseReason.MODEL_WAITS}
-"""Reasons with an alarm of their own."""
+ALARMED = frozenset(PauseReason) - {PauseReason.MODEL_WAITS}  # Reasons with an alarm of their own
 UNPAID = frozenset({PauseReason.QUOTA_SPENT, PauseReason.CREDITS_SPENT, PauseReason.SPEND_LIMIT})
 """Reasons that something must be paid or raised; at 00:00 UTC the allocation is renewed."""
 LIFTED = frozenset({"paused", *ALARMED})
@@ -65,21 +62,13 @@ HELD, MODEL_BUSY, TOO_MANY_CALLS = "paused", "model_busy", "too_many_calls"
 
 
 class Rule(NamedTuple):
-    """What a pause for one reason does.
+    """What a pause for one reason does."""
 
-    Attributes:
-        first_step: seconds to its first probe.
-        longest_step: most seconds between two; each bad answer doubles them.
-        message: for users, who read what to do.
-        replaces: reasons whose pauses in force it replaces.
-        stops_polls: whether polls wait too.
-    """
-
-    first_step: float
-    longest_step: float
-    message: str
-    replaces: frozenset[PauseReason] = frozenset()
-    stops_polls: bool = False
+    first_step: float  # seconds to its first probe
+    longest_step: float  # most seconds between two; each bad answer doubles them
+    message: str  # for users, who read what to do
+    replaces: frozenset[PauseReason] = frozenset()  # reasons whose pauses in force it replaces
+    stops_polls: bool = False  # whether polls wait too
 
 
 WEAKER = UNPAID | {PauseReason.OUTAGE}
@@ -130,25 +119,15 @@ STACK_MESSAGE = "An operator has paused all jobs. An operator resumes them with 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Calls of the account, or of one model, are paused. Times are Unix seconds.
+    """Calls of the account, or of one model, are paused. Times are Unix seconds."""
 
-    Attributes:
-        reason: why.
-        nonce: identifies the pause: a good probe lifts exactly the one it read.
-        since: when it began.
-        next_probe: when the next call may try.
-        step: seconds between probes.
-        until: when it ends by itself; None: only a good probe ends it.
-        code: what the API said, for the user.
-    """
-
-    reason: PauseReason
-    nonce: str
-    since: float
-    next_probe: float
-    step: float
-    until: float | None = None
-    code: str = ""
+    reason: PauseReason  # why
+    nonce: str  # identifies the pause: a good probe lifts exactly the one it read
+    since: float  # when it began
+    next_probe: float  # when the next call may try
+    step: float  # seconds between probes
+    until: float | None = None  # when it ends by itself; None: only a good probe ends it
+    code: str = ""  # what the API said, for the user
 
     def is_over(self, now: float) -> bool:
         """Whether it has ended by itself."""
@@ -174,49 +153,33 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The rate budget's token bucket.
+    """The rate budget's token bucket."""
 
-    Attributes:
-        filled_at: milliseconds since the epoch at which it is full again.
-        hold_until: Unix seconds until which Cloudflare asked every call to wait.
-        held_since: Unix seconds at which the current run of such waits, one after another, began.
-    """
-
-    filled_at: int = 0
-    hold_until: float = 0.0
+    filled_at: int = 0  # milliseconds since the epoch at which it is full again
+    hold_until: float = 0.0  # Unix seconds until which Cloudflare asked every call to wait
+    # Unix seconds at which the current run of such waits, one after another, began
     held_since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class StackControl:
-    """The result of operators' commands (`control/stack`): nothing probes it.
+    """The result of operators' commands (`control/stack`): nothing probes it."""
 
-    Attributes:
-        version: version of the object that was carried out last.
-        held_since: Unix seconds since when submits are paused; 0 while they are not.
-    """
-
-    version: str = ""
-    held_since: float = 0.0
+    version: str = ""  # version of the object that was carried out last
+    held_since: float = 0.0  # Unix seconds since when submits are paused; 0 while they are not
 
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """The control items as they were read together.
+    """The control items as they were read together."""
 
-    Attributes:
-        pause: of the account; its item stays after its end until another pause replaces it.
-        model_pause: of the model that was asked for.
-        rate: the token bucket.
-        full_models: models that are at their limit of outstanding batches.
-        stack: operators' commands.
-    """
-
+    # of the account; its item stays after its end until another pause replaces it
     pause: Pause | None = None
-    model_pause: Pause | None = None
-    rate: Rate = field(default_factory=Rate)
+    model_pause: Pause | None = None  # of the model that was asked for
+    rate: Rate = field(default_factory=Rate)  # the token bucket
+    # models that are at their limit of outstanding batches
     full_models: frozenset[str] = frozenset()
-    stack: StackControl = field(default_factory=StackControl)
+    stack: StackControl = field(default_factory=StackControl)  # operators' commands
 
     def pause_in_force(self, now: float) -> Pause | None:
         """The account's pause, unless it has ended by itself."""
@@ -297,17 +260,9 @@ class Breaker(Table):
     def pause(
         self, reason: PauseReason, now: float, code: str, permit: Permit, model: str = ""
     ) -> Pause:
-        """Pause calls, or keep the pause in force.
+        """Pause calls of the account, or of one model, or keep the pause in force; return it.
 
-        Args:
-            reason: why.
-            now: Unix seconds.
-            code: what the API said, for the user.
-            permit: of the call that got this answer: a probe's makes its pause longer.
-            model: the only model whose calls wait; empty: those of the account.
-
-        Returns:
-            The pause that is in force now, as far as this process knows.
+        A probe's `permit` makes its pause longer.
         """
         rule, controls = RULES[reason], self.controls(model)
         old, probed = controls.pause, permit.pause

@@ -11,6 +11,7 @@ token, polls wait every other interval for them.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -33,51 +34,36 @@ from shared.pacing.breaker import (
 from shared.retry import jittered, soon_after
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from mypy_boto3_dynamodb import DynamoDBClient
 
-NO_TOKEN_SECONDS = 5.0
-"""Approximate seconds until the next look after an empty bucket."""
+NO_TOKEN_SECONDS = 5.0  # Approximate seconds until the next look after an empty bucket
 RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 60.0, 900.0
 """Seconds that calls wait after a 429 that says nothing, and at most after one that does."""
 SAME_RATE_LIMIT_SECONDS = 300.0
 """A wait that begins within these seconds after the end of the last one continues it."""
 
-CLOUDFLARE_CALLS = 1_200
-"""Calls with one token that Cloudflare allows in any 5 minutes."""
+CLOUDFLARE_CALLS = 1_200  # Calls with one token that Cloudflare allows in any 5 minutes
 OUTSTANDING_MINUTES = 15
 """A model may have as many outstanding batches as half of all calls can poll in these minutes."""
-MIN_OUTSTANDING = 2
-"""Outstanding batches that each model may have, however many other models have."""
-MAX_FULL_MODELS = 20
-"""Maximum models named in the control item."""
+MIN_OUTSTANDING = 2  # Outstanding batches that each model may have, however many other models have
+MAX_FULL_MODELS = 20  # Maximum models named in the control item
 FULL_LOOK_SECONDS = 60.0
 """About how many seconds until a batch is looked at again whose model is at its limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """How many calls would be permitted now.
+    """How many calls would be permitted now."""
 
-    Attributes:
-        first: submits of jobs' first batches.
-        submits: all submits, including these.
-        polls: polls.
-        paused: whether a pause prevents submits from using the available calls.
-        look_at: when the pause may be probed or ends, Unix seconds; infinite while an operator has
-            paused the stack.
-        polls_paused: whether it prevents polls, too.
-        next_token: when one of these kinds has a call again that has none now, Unix seconds; 0:
-            each has one.
-    """
-
-    first: int = 0
-    submits: int = 0
-    polls: int = 0
-    paused: bool = False
+    first: int = 0  # submits of jobs' first batches
+    submits: int = 0  # all submits, including these
+    polls: int = 0  # polls
+    paused: bool = False  # whether a pause prevents submits from using the available calls
+    # when the pause may be probed or ends, Unix seconds; infinite while an operator has paused the
+    # stack
     look_at: float = 0.0
-    polls_paused: bool = False
+    polls_paused: bool = False  # whether it prevents polls, too
+    # when one of these kinds has a call again that has none now, Unix seconds; 0: each has one
     next_token: float = 0.0
 
 
@@ -114,15 +100,7 @@ class Budget(Breaker):
         calls_per_minute: int,
         limit: int | None = CLOUDFLARE_CALLS,
     ) -> None:
-        """Use a ready client.
-
-        Args:
-            client: DynamoDB client.
-            table: the ledger's table.
-            calls_per_minute: limit of all functions together.
-            limit: calls in any 5 minutes that Cloudflare allows; None: as many as
-                `calls_per_minute` says.
-        """
+        """Use a ready client."""
         super().__init__(client, table)
         self.burst = max(1, calls_per_minute // 2)
         self.submit_burst = max(1, self.burst // 2)
@@ -230,10 +208,7 @@ class Budget(Breaker):
         return self.poll_burst == self.burst and int(1000 * now) // self.interval % 2 == 0
 
     def model_room(self, model: str, now: float) -> tuple[int | None, Wait]:
-        """How many batches of a model may be submitted now, and what the others wait for.
-
-        None: any number. Tokens and the account's pause are not considered.
-        """
+        """How many batches of a model may be submitted (None: any), and what others wait for."""
         controls = self.controls(model)
         if model in controls.full_models:
             return 0, _busy(model, now)
@@ -298,15 +273,7 @@ class Budget(Breaker):
         return int(answer["Attributes"]["filled_at"]["N"])
 
     def limit_rate(self, now: float, seconds: float | None) -> float:
-        """Make every call wait, because Cloudflare asks to slow down.
-
-        Args:
-            now: Unix seconds.
-            seconds: how long, if Cloudflare said so; at most `MAX_RATE_LIMIT_SECONDS`.
-
-        Returns:
-            Until when calls wait, as far as this reply is concerned.
-        """
+        """Make every call wait, because Cloudflare asks to slow down; return until when."""
         until = now + min(seconds or RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS)
         rate = self.controls().rate
         since = rate.held_since if rate.hold_until > now - SAME_RATE_LIMIT_SECONDS else now
@@ -321,15 +288,10 @@ class Budget(Breaker):
         return until
 
     def full_models(self, outstanding: Mapping[str, int], total: int) -> list[str]:
-        """The models that are at their limit of outstanding batches.
+        """The models at their limit of outstanding batches, from these by model and of all.
 
-        A model's limit is `most_outstanding`, less half of the batches that other models have
-        outstanding. So a model that has stalled leaves room for every other, and all together never
-        have twice as many.
-
-        Args:
-            outstanding: batches by model.
-            total: batches of all models, including those whose model is not known.
+        It is `most_outstanding`, less half of the batches that other models have: so a model that
+        has stalled leaves room for every other, and all together never have twice as many.
         """
         full = {
             model: batches
@@ -345,16 +307,7 @@ class Budget(Breaker):
         ticked_at: float = 0.0,
         until: float = 0.0,
     ) -> None:
-        """Store how many batches are outstanding, and which models may submit no more.
-
-        For submits to read.
-
-        Args:
-            count: outstanding batches.
-            full_models: models that may submit no more.
-            ticked_at: when this tick began, Unix seconds, for wake-ups (`shared.pacing.wake`).
-            until: until when it will look at what is due.
-        """
+        """Store how many batches are outstanding, and which models may submit no more."""
         full = {"full_models": {"SS": sorted(full_models)}} if full_models else {}
         told = {
             "count": count,

@@ -10,23 +10,17 @@ twice, and a visit that dies leaves a room that is smaller than it could be, nev
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dropbatch.core.formats.base import Task
-from dropbatch.core.prices import Tokens, cost_of, estimate_cost, has_price, to_billionths
-from shared.models import Batch, BatchState, CostLimit, JobTotals, Usage
+from dropbatch.core.models import Model
+from dropbatch.core.prices import Cost, Tokens, cost_of, estimate_cost, has_price, to_billionths
+from shared.ledger import Ledger
+from shared.models import Batch, BatchState, CostLimit, Job, JobTotals, Usage
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from dropbatch.core.models import Model
-    from dropbatch.core.prices import Cost
-    from shared.ledger import Ledger
-    from shared.models import Job
-
-CODE = "cost"
-"""Of a wait for room; no status shows it, because the job's own answers end it."""
+CODE = "cost"  # Of a wait for room; no status shows it, because the job's own answers end it
 PAGE_BATCHES, MOST_READ = 100, 1_000
 """Batches that one measurement reads beyond the output's mark, and the most if all are final."""
 UNMEASURED = 2
@@ -62,11 +56,7 @@ def first_limit(limit: int) -> CostLimit:
 def measure(
     ledger: Ledger, job: Job, limit: CostLimit, is_overdue: Callable[[Batch], bool]
 ) -> tuple[CostLimit, list[Batch]]:
-    """A job's limit as its final batches leave it, and the first batches that are not final.
-
-    Raises:
-        StorageError: DynamoDB failed.
-    """
+    """A job's limit as its final batches leave it, and the first batches that are not final."""
     sums, unfinished = _final_and_unfinished(ledger, job)
     model = job.plan.known_model
     amount = _billionths(cost_so_far(model, sums))
@@ -175,24 +165,15 @@ def counted(sums: JobTotals, batch: Batch) -> JobTotals:
 
 
 class Unmetered(NamedTuple):
-    """Accepted work of a batch without reported tokens.
+    """Accepted work of a batch without reported tokens."""
 
-    Attributes:
-        size: bytes of the bodies.
-        records: requests in them.
-        uncollected: accepted submits whose answer was not collected.
-    """
-
-    size: int
-    records: int
-    uncollected: int
+    size: int  # bytes of the bodies
+    records: int  # requests in them
+    uncollected: int  # accepted submits whose answer was not collected
 
 
 def unmetered(batch: Batch) -> Unmetered:
-    """What a final batch may have cost although the API reported no tokens for it.
-
-    The API bills what it accepts: also what was cancelled, overdue or submitted again.
-    """
+    """What a final batch may have cost without reported tokens: the API bills what it accepts."""
     accepted = batch.accepted
     # A part of an answer tells only its own tokens, and the rest is billed too.
     has_reply = batch.ending is None or bool(batch.cause)

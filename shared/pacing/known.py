@@ -42,22 +42,14 @@ class Known(Table):
             self._noted_at = now
 
     def answered_at(self) -> float:
-        """When a poll last got a known reply, Unix seconds; 0 if none did.
-
-        Raises:
-            StorageError: DynamoDB failed.
-        """
+        """When a poll last got a known reply, Unix seconds; 0 if none did."""
         item = self.get(KEY) or {}
         return float(item.get("answered_at", {}).get("N", "0"))
 
     def note_failed(self, kind: str, request_id: str, now: float) -> tuple[bool, float]:
         """Note that an id is said to have failed.
 
-        Returns:
-            Whether the one noted before is another with the same reply, and when, Unix seconds.
-
-        Raises:
-            StorageError: DynamoDB failed.
+        Return whether the one noted before is another with the same reply, and when it was noted.
         """
         before = (self.get(KEY) or {}).get("failed", {}).get("M", {})
         noted = {"kind": {"S": kind}, "id": {"S": request_id}, "at": {"N": repr(now)}}

@@ -9,24 +9,18 @@ user to act would look like one that is slow.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from shared.errors import RefusedError, StorageError
 from shared.job_status import build_status, iso_time, write_status
-from shared.models import ACCOUNT_CHANGED, LASTING_SECONDS, NEVER, Wait
+from shared.models import ACCOUNT_CHANGED, LASTING_SECONDS, NEVER, Batch, Job, Wait
 from shared.observability import count, logger
 from shared.pacing.breaker import ALARMED, HELD, MODEL_BUSY, TOO_MANY_CALLS, PauseReason
+from shared.services import Services
 from shared.workers_ai.error_codes import advice
-from shared.workers_ai.replies import Rejected
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from shared.models import Batch, Job
-    from shared.services import Services
-    from shared.workers_ai.replies import OutcomeUnknown
+from shared.workers_ai.replies import OutcomeUnknown, Rejected
 
 UPLOAD_DENIED, CALLS_DENIED = "upload_denied", "results_denied"
 SUBMITS_FAIL, POLLS_FAIL, POLLS_REFUSED = "submits_fail", "polls_fail", "polls_refused"
@@ -43,24 +37,17 @@ IMPORTANCE = (
     POLLS_FAIL,
 )
 """Codes of waits; a status shows the first."""
-NOTED_EVERY_SECONDS = 240.0
-"""Minimum seconds between two such notes of one job."""
-NOTED_FOR_SECONDS = 4_500.0
-"""Seconds for which one is shown: what fails is tried at least hourly."""
+NOTED_EVERY_SECONDS = 240.0  # Minimum seconds between two such notes of one job
+NOTED_FOR_SECONDS = 4_500.0  # Seconds for which one is shown: what fails is tried at least hourly
 ALARM_AFTER_SECONDS = 3_600.0
 """Seconds of a wait without an alarm of its own after which that for stuck items is raised."""
-MAX_HELD_SECONDS = 30 * 86_400
-"""Seconds after which a job that is still paused is cancelled."""
+MAX_HELD_SECONDS = 30 * 86_400  # Seconds after which a job that is still paused is cancelled
 AWS_SERVICES = ("S3 ", "DynamoDB ", "SQS ")
 """What a job cannot go on without; reports of its end are given up after some minutes."""
 
 
 def waiting_for(services: Services, job: Job) -> Wait | None:
-    """The most important thing that an open job waits for.
-
-    Raises:
-        StorageError: DynamoDB failed.
-    """
+    """The most important thing that an open job waits for."""
     now = services.now()
     found = services.budget.waits(job.plan.model, now)
     if job.control and job.control.held_since:
@@ -100,18 +87,7 @@ def is_lasting(since: float, now: float) -> bool:
 def note_failing(
     services: Services, job: Job, batch: Batch, reply: Rejected | OutcomeUnknown, *, polling: bool
 ) -> float:
-    """Note one more failed call for a batch; return since when its calls have been failing.
-
-    Args:
-        services: the process's clients and settings.
-        job: the batch's job.
-        batch: as claimed.
-        reply: to that call.
-        polling: whether the batch was polled, not submitted.
-
-    Raises:
-        StorageError: DynamoDB failed.
-    """
+    """Note one more failed call for a batch; return since when its calls have been failing."""
     now = services.now()
     since = batch.calls_fail_since or now
     if now - since > LASTING_SECONDS and _is_to_note(job, now):
@@ -144,11 +120,7 @@ def _failing(reply: Rejected | OutcomeUnknown, since: float, now: float, *, poll
 
 
 def clear_failing(services: Services, job: Job, batch: Batch) -> None:
-    """Clear the note once a call for the batch has been answered.
-
-    Raises:
-        StorageError: DynamoDB failed.
-    """
+    """Clear the note once a call for the batch has been answered."""
     if batch.calls_fail_since and job.wait:
         services.ledger.note_wait(job.job_id, None)
 
@@ -167,15 +139,7 @@ def upload_denied(said: str, since: float) -> Wait:
 
 
 def show_denied(services: Services, job: Job, error: Exception) -> None:
-    """Show that AWS refuses a call for a job, now and at its visits.
-
-    What is not such a refusal is left alone.
-
-    Args:
-        services: the process's clients and settings.
-        job: with the lease that this run has, or without one.
-        error: of the step that failed, which is tried again.
-    """
+    """Show that AWS refuses a call for a job, if it does, now and at its visits."""
     if not isinstance(error, RefusedError) or not error.call.startswith(AWS_SERVICES):
         return
     now, said = services.now(), str(error)
@@ -203,10 +167,7 @@ def show_denied(services: Services, job: Job, error: Exception) -> None:
 
 @contextmanager
 def shown_if_denied(services: Services, jobs: Iterable[Job]) -> Iterator[None]:
-    """Show for jobs that what is done for all of them is refused.
-
-    They are due again, and nothing else waits for it; another failure is only logged and counted.
-    """
+    """Show for jobs that what is done for all of them is refused; log and count other failures."""
     try:
         yield
     except StorageError as error:
