@@ -1,6 +1,6 @@
 """The states of jobs and batches.
 
-The laws, the ledger's docstrings, the diagram and the glossary say the same.
+The laws, the ledger's docstrings, the diagram and the words of docs/architecture.md say the same.
 """
 
 import inspect
@@ -57,8 +57,8 @@ def test_docstrings_of_ledger_say_what_laws_allow(name):
     assert said == {(was, to) for was, to in edges(name) if was is not None}
 
 
-def test_glossary_explains_every_state(name):
-    page = (ROOT / "docs/glossary.md").read_text()
+def test_page_explains_every_state(name):
+    page = (ROOT / "docs/architecture.md").read_text()
     (row,) = re.findall(rf"^\| state of a {name} \| (.*) \|$", page, re.MULTILINE)
 
     assert sorted(re.findall(r"`(\w+)`", row)) == sorted(MACHINES[name][1])
