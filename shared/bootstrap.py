@@ -36,14 +36,10 @@ SECRET_SECONDS = 300
 """Until a secret is read again; one that the API refuses is read again immediately."""
 
 
-NO_SECRET = frozenset(
-    {
-        "AccessDeniedException",
-        "DecryptionFailure",
-        "InvalidRequestException",
-        "ResourceNotFoundException",
-    }
-)
+NO_SECRET = {
+    *("AccessDeniedException", "DecryptionFailure"),
+    *("InvalidRequestException", "ResourceNotFoundException"),
+}
 """Codes of a secret that nobody can read until somebody changes a policy, a key or the secret."""
 
 
@@ -86,14 +82,10 @@ BUSY_WAITS = (0.1, 0.2, 0.4)
 """Before each further try: if 30 % of all calls are refused as busy, 1 in 1,000 still fails."""
 SERVER_ERROR = 500
 """The lowest HTTP status of a service that failed; S3's `SlowDown` (503) is one of them."""
-THROTTLED = frozenset(
-    {
-        "ProvisionedThroughputExceededException",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "ThrottlingException",
-    }
-)
+THROTTLED = {
+    *("ProvisionedThroughputExceededException", "RequestLimitExceeded"),
+    *("RequestThrottled", "ThrottlingException"),
+}
 """Error codes of busy services that have another status."""
 
 

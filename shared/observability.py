@@ -27,47 +27,21 @@ _measuring = Lock()
 # An invocation without metrics is normal.
 warnings.filterwarnings("ignore", "No application metrics to publish*")
 
-METRICS = {
+_COUNTS = (
     # Work, in the order of the data flow.
-    "Uploads": "Count",
-    "RecordsIn": "Count",
-    "BatchesCut": "Count",
-    "BatchesAccepted": "Count",
-    "BatchesDivided": "Count",
-    "BatchesDone": "Count",
-    "RecordsSucceeded": "Count",
-    "RecordsUnreadable": "Count",
-    "RecordsRefused": "Count",
-    "RecordsUnanswered": "Count",
-    "TokensUsed": "Count",
-    "JobsCompleted": "Count",
-    "JobsFailed": "Count",
-    "JobsCancelled": "Count",
+    *("Uploads", "RecordsIn", "BatchesCut", "BatchesAccepted", "BatchesDivided", "BatchesDone"),
+    *("RecordsSucceeded", "RecordsUnreadable", "RecordsRefused", "RecordsUnanswered"),
+    *("TokensUsed", "JobsCompleted", "JobsFailed", "JobsCancelled"),
     # Calls to the API, and their errors.
-    "SubmitCalls": "Count",
-    "PollCalls": "Count",
-    "QueueCalls": "Count",
-    "ApiThrottles": "Count",
-    "ApiRefusals": "Count",
-    "ApiErrors": "Count",
-    # Measured at each tick.
-    "Ticks": "Count",
-    "BatchesWaiting": "Count",
-    "BatchesOutstanding": "Count",
-    "Paused": "Count",
-    "TokenRefused": "Count",
-    "QuotaSpent": "Count",
-    "Outage": "Count",
-    # Levels: the maximum counts; for the budget, the minimum.
-    "RateBudgetLeft": "Count",
-    "OldestPendingAge": "Seconds",
-    "OldestJobAge": "Seconds",
+    *("SubmitCalls", "PollCalls", "QueueCalls", "ApiThrottles", "ApiRefusals", "ApiErrors"),
+    # Measured at each tick; of the budget, the minimum counts.
+    *("Ticks", "BatchesWaiting", "BatchesOutstanding", "Paused", "TokenRefused", "QuotaSpent"),
+    *("Outage", "RateBudgetLeft"),
     # What needs attention.
-    "AmbiguousSubmits": "Count",
-    "StuckItems": "Count",
-    "LawsBroken": "Count",
-    "Errors": "Count",
-}
+    *("AmbiguousSubmits", "StuckItems", "LawsBroken", "Errors"),
+)
+_LEVELS = ("OldestPendingAge", "OldestJobAge")
+METRICS = dict.fromkeys(_COUNTS, "Count") | dict.fromkeys(_LEVELS, "Seconds")
 """Every metric, with its unit."""
 
 

@@ -11,28 +11,15 @@ from shared.errors import RefusedError, StorageError
 
 ARCHIVED = "InvalidObjectState"
 """Code of a read of an object that has to be restored from an archive first."""
-REFUSALS = frozenset(
-    {
-        *(
-            "AccessDenied",
-            "AccessDeniedException",
-            "AccountProblem",
-            "AllAccessDisabled",
-            "InvalidRequest",
-        ),
-        *("NoSuchBucket", ARCHIVED),
-        *("400", "403"),  # HEAD, whose errors have no body.
-    }
-)
+REFUSALS = {
+    *("AccessDenied", "AccessDeniedException", "AccountProblem", "AllAccessDisabled"),
+    *("InvalidRequest", "NoSuchBucket", ARCHIVED),
+    *("400", "403"),  # HEAD, whose errors have no body.
+}
 """Codes of calls that AWS will refuse until somebody changes something."""
 _PASSING_KMS = (
-    *(
-        "DependencyTimeoutException",
-        "InternalException",
-        "KeyUnavailableException",
-        "ThrottlingException",
-    ),
-    "KmsThrottled",
+    *("DependencyTimeoutException", "InternalException", "KeyUnavailableException"),
+    *("ThrottlingException", "KmsThrottled"),
 )
 
 

@@ -20,16 +20,11 @@ if TYPE_CHECKING:
 
 SOURCE = "dropbatch"
 DETAIL_TYPE = "Batch Job State Change"
-LASTING = frozenset(
-    {
-        *("AccessDeniedException", "ResourceNotFoundException", "ValidationException"),
-        *(
-            "NotAuthorizedForSourceException",
-            "NotAuthorizedForDetailTypeException",
-            "KMSAccessDeniedException",
-        ),
-    }
-)
+LASTING = {
+    *("AccessDeniedException", "ResourceNotFoundException", "ValidationException"),
+    *("NotAuthorizedForSourceException", "NotAuthorizedForDetailTypeException"),
+    "KMSAccessDeniedException",
+}
 """EventBridge's codes for a notice that it will refuse again: a policy, a bus or a key."""
 
 

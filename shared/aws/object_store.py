@@ -48,18 +48,10 @@ _COPYING = frozenset({"upload_part_copy", "complete_multipart_upload"})
 """Operations that S3 answers only when all bytes are in place."""
 _ENCRYPTING = frozenset({"put_object", "create_multipart_upload"})
 """Operations that decide how an object is encrypted."""
-_GONE = frozenset(
-    {
-        "404",
-        "NoSuchKey",
-        "NoSuchVersion",
-        "NoSuchUpload",
-        "MethodNotAllowed",
-        "405",
-        "412",
-        "PreconditionFailed",
-    }
-)
+_GONE = {
+    *("404", "NoSuchKey", "NoSuchVersion", "NoSuchUpload"),
+    *("405", "MethodNotAllowed", "412", "PreconditionFailed"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +140,15 @@ class ObjectStore:
             raise UploadRefused(
                 "source_gone",
                 f"s3://{self.bucket}/{key} (version {version}) was removed or overwritten "
-                "while it was being read. "
-                "Upload it again.",
+                "while it was being read. Upload it again.",
             ) from error
         except RefusedError as error:
             if error.code != ARCHIVED:
                 raise UploadDeniedError(f"{error.code}: {error.said}") from error
             raise UploadRefused(
                 "source_archived",
-                f"s3://{self.bucket}/{key} (version {version}) is in an archive storage "
-                "class, from which S3 reads "
-                "nothing before it is restored. Restore it, then upload a copy of it.",
+                f"s3://{self.bucket}/{key} (version {version}) is in an archive storage class, "
+                "from which S3 reads nothing. Restore it, then upload a copy of it.",
             ) from error
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:

@@ -58,6 +58,14 @@ class Fetched(NamedTuple):
 NOTHING_FETCHED = Fetched(0, b"")
 
 
+class _Read(NamedTuple):
+    """A reply, and its body, or the beginning of one that is too large."""
+
+    response: httpx.Response
+    content: bytes | mmap.mmap
+    is_whole: bool = True
+
+
 class WorkersAI:
     """The API for one account."""
 
@@ -106,34 +114,22 @@ class WorkersAI:
         most: int = MAX_FETCHED_BYTES,
     ) -> Fetched:
         """Make one call of another API of the account, such as Queues; it is not repeated."""
-        deadline = time.monotonic() + seconds
         try:
             credentials = self.credentials(False)  # noqa: FBT003 - its only argument
         except StorageError:
             return NOTHING_FETCHED
         if not self.transport.account_url or credentials.fault():
             return NOTHING_FETCHED
+        url = f"{self.transport.account_url}{path}"
+        headers, deadline = self.transport.check_headers(credentials), time.monotonic() + seconds
         try:
-            with (
-                contextlib.ExitStack() as stack,
-                _cut_off_at(deadline) as trace,
-                self.http.stream(
-                    method,
-                    f"{self.transport.account_url}{path}",
-                    content=_in_pieces(body or b"", deadline),
-                    headers={
-                        **self.transport.check_headers(credentials),
-                        "content-length": str(len(body or b"")),
-                    },
-                    timeout=_timeout(seconds),
-                    extensions={"trace": trace},
-                ) as response,
-            ):
-                content = _read(response, stack, deadline, most)
-                return Fetched(
-                    response.status_code, bytes(content), response.headers.get("date", "")
-                )
-        except (httpx.HTTPError, TimeoutError, TooLargeError):
+            with contextlib.ExitStack() as stack:
+                read = self._call(stack, method, url, headers, body or b"", deadline, most)
+                if not read.is_whole:
+                    return NOTHING_FETCHED
+                date = read.response.headers.get("date", "")
+                return Fetched(read.response.status_code, bytes(read.content), date)
+        except (httpx.HTTPError, TimeoutError):
             return NOTHING_FETCHED
 
     def check_token(self) -> TokenState:
@@ -153,23 +149,14 @@ class WorkersAI:
             return TokenState.REFUSED
         url, headers = self.transport.check_url, self.transport.check_headers(credentials)
         try:
-            with (
-                contextlib.ExitStack() as stack,
-                _cut_off_at(deadline) as trace,
-                self.http.stream(
-                    "GET",
-                    url,
-                    headers=headers,
-                    timeout=_timeout(TOKEN_CHECK_SECONDS),
-                    extensions={"trace": trace},
-                ) as response,
-            ):
-                status = response.status_code
-                content = _read(response, stack, deadline)
+            with contextlib.ExitStack() as stack:
+                read = self._call(stack, "GET", url, headers, b"", deadline)
+                status = read.response.status_code
                 if status == HTTPStatus.OK:
-                    return TokenState.GOOD if says_success(content) else TokenState.UNKNOWN
-                reply = parse_reply(status, None, content, submitting=False)
-        except (httpx.HTTPError, TimeoutError, TooLargeError):
+                    is_good = read.is_whole and says_success(read.content)
+                    return TokenState.GOOD if is_good else TokenState.UNKNOWN
+                reply = parse_reply(status, None, read.content, submitting=False)
+        except (httpx.HTTPError, TimeoutError):
             return TokenState.UNKNOWN
         if not isinstance(reply, Rejected):
             return TokenState.UNKNOWN
@@ -218,44 +205,56 @@ class WorkersAI:
         if fault := credentials.fault():
             yield Rejected(HTTPStatus.UNAUTHORIZED, None, fault)
             return
-        left = deadline - time.monotonic()
-        if left <= 0:
+        if time.monotonic() >= deadline:
             yield Rejected(0, None, "no time left to send it")
             return
+        url, headers = self.transport.url(model), self.transport.request_headers(credentials)
         with contextlib.ExitStack() as stack:
-            # Not the body itself: httpx's response and its stream form a reference cycle that holds
-            # the request. The garbage collector does not run for a few large objects, so ten
-            # submits would occupy 100 MB.
-            content_sent = _in_pieces(body, deadline)
-            stack.callback(content_sent.close)
             try:
-                with _cut_off_at(deadline) as trace:
-                    response = stack.enter_context(
-                        self.http.stream(
-                            "POST",
-                            self.transport.url(model),
-                            content=content_sent,
-                            headers={
-                                **self.transport.request_headers(credentials),
-                                "content-length": str(len(body)),
-                            },
-                            timeout=_timeout(left),
-                            extensions={"trace": trace},
-                        )
-                    )
-                    content = _read(response, stack, deadline)
+                read = self._call(stack, "POST", url, headers, body, deadline)
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
                 yield Rejected(0, None, f"no connection: {type(error).__name__}")
                 return
             except (httpx.HTTPError, TimeoutError) as error:
                 yield OutcomeUnknown(type(error).__name__)
                 return
+            status, wait = read.response.status_code, read.response.headers.get("retry-after")
+            if read.is_whole:
+                yield parse(status, wait, read.content)
+            else:
+                yield parse_beginning(status, wait, bytes(read.content), MAX_REPLY_BYTES)
+
+    def _call(
+        self,
+        stack: contextlib.ExitStack,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        body: bytes,
+        deadline: float,
+        most: int | None = None,
+    ) -> _Read:
+        """One request, and its reply, read to its end or to `most` bytes."""
+        # Not the body itself: httpx's response and its stream form a reference cycle that holds
+        # the request. The garbage collector does not run for a few large objects, so ten submits
+        # would occupy 100 MB.
+        content = _in_pieces(body, deadline)
+        stack.callback(content.close)
+        with _cut_off_at(deadline) as trace:
+            request = self.http.stream(
+                method,
+                url,
+                content=content,
+                headers={**headers, "content-length": str(len(body))},
+                timeout=_timeout(deadline - time.monotonic()),
+                extensions={"trace": trace},
+            )
+            response = stack.enter_context(request)
+            chunks = _chunks(response, deadline)
+            try:
+                return _Read(response, spool(chunks, stack, most or MAX_REPLY_BYTES))
             except TooLargeError as error:
-                wait = response.headers.get("retry-after")
-                yield parse_beginning(response.status_code, wait, error.args[0], MAX_REPLY_BYTES)
-                return
-            wait = response.headers.get("retry-after")
-            yield parse(response.status_code, wait, content)
+                return _Read(response, error.args[0], is_whole=False)
 
 
 def _timeout(seconds: float) -> httpx.Timeout:
@@ -332,15 +331,8 @@ def http_client(transport: httpx.BaseTransport | None = None) -> httpx.Client:
     )
 
 
-def _read(
-    response: httpx.Response, stack: contextlib.ExitStack, deadline: float, most: int | None = None
-) -> bytes | mmap.mmap:
-    """Read a body to its end, by the deadline; raises `TooLargeError`."""
-
-    def chunks() -> Iterator[bytes]:
-        for chunk in response.iter_bytes():
-            if time.monotonic() > deadline:
-                raise TimeoutError
-            yield chunk
-
-    return spool(chunks(), stack, most or MAX_REPLY_BYTES)
+def _chunks(response: httpx.Response, deadline: float) -> Iterator[bytes]:
+    for chunk in response.iter_bytes():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        yield chunk

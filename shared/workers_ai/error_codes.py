@@ -66,52 +66,26 @@ class ErrorClass(StrEnum):
 GENERIC = 8007
 """The code of many refusals; the message tells them apart."""
 
-_CODES: dict[int, ErrorClass] = {
-    3040: ErrorClass.MODEL_WAITS,
-    3021: ErrorClass.MODEL_WAITS,  # observed
-    3050: ErrorClass.MODEL_WAITS,  # observed
-    971: ErrorClass.RATE_LIMIT,  # observed
-    3036: ErrorClass.QUOTA,
-    4006: ErrorClass.QUOTA,  # observed
-    10000: ErrorClass.ACCOUNT,
-    9106: ErrorClass.ACCOUNT,  # observed
-    9109: ErrorClass.ACCOUNT,  # observed
-    6003: ErrorClass.ACCOUNT,
-    3023: ErrorClass.ACCOUNT,
-    7003: ErrorClass.ACCOUNT,  # observed
-    2001: ErrorClass.ACCOUNT,  # AI Gateway, observed: no gateway of this name
-    2009: ErrorClass.ACCOUNT,  # AI Gateway, observed: its token is missing or wrong
-    2003: ErrorClass.RATE_LIMIT,  # AI Gateway, observed: its own rate limit
-    2021: ErrorClass.CREDITS,  # AI Gateway
-    2041: ErrorClass.SPEND_LIMIT,  # AI Gateway, observed
-    # AI Gateway: 2016 to 2030 are its guardrails and its data loss prevention
-    2016: ErrorClass.REQUEST,
-    2017: ErrorClass.REQUEST,
-    2029: ErrorClass.REQUEST,
-    2030: ErrorClass.REQUEST,
-    5007: ErrorClass.MODEL,
-    3042: ErrorClass.MODEL,
-    5016: ErrorClass.MODEL,
-    5018: ErrorClass.MODEL,
-    3041: ErrorClass.MODEL,
-    5035: ErrorClass.MODEL,
-    5005: ErrorClass.MODEL,
-    5028: ErrorClass.WITHDRAWN,  # observed, once of a model that was alive
-    7000: ErrorClass.CHECK_TOKEN,  # observed for unknown models, and also for wrong paths
-    5006: ErrorClass.REQUEST,  # observed
-    5004: ErrorClass.REQUEST,
-    3003: ErrorClass.REQUEST,
-    3006: ErrorClass.REQUEST,
-    GENERIC: ErrorClass.REQUEST,  # observed; with `_QUEUE_UNSUPPORTED` it is MODEL
-    3030: ErrorClass.BATCH_FAILED,  # observed
-    3007: ErrorClass.TRY_LATER,
-    3008: ErrorClass.TRY_LATER,
-    3046: ErrorClass.TRY_LATER,  # observed
-    5001: ErrorClass.TRY_LATER,
-    7010: ErrorClass.TRY_LATER,  # observed
-    7013: ErrorClass.TRY_LATER,  # AI Gateway
-    10013: ErrorClass.TRY_LATER,  # observed
+_CODES_OF_CLASS = {
+    ErrorClass.MODEL_WAITS: (3040, 3021, 3050),  # observed: the last two
+    ErrorClass.RATE_LIMIT: (971, 2003),  # observed; 2003: AI Gateway's own
+    ErrorClass.QUOTA: (3036, 4006),  # observed: 4006
+    # AI Gateway, observed: 2001, no gateway of this name; 2009, its token is missing or wrong.
+    # Observed, too: 9106, 9109, 7003
+    ErrorClass.ACCOUNT: (10000, 9106, 9109, 6003, 3023, 7003, 2001, 2009),
+    ErrorClass.CREDITS: (2021,),  # AI Gateway
+    ErrorClass.SPEND_LIMIT: (2041,),  # AI Gateway, observed
+    ErrorClass.MODEL: (5007, 3042, 5016, 5018, 3041, 5035, 5005),
+    ErrorClass.WITHDRAWN: (5028,),  # observed, once of a model that was alive
+    ErrorClass.CHECK_TOKEN: (7000,),  # observed for unknown models, and also for wrong paths
+    # AI Gateway: 2016 to 2030 are its guardrails and its data loss prevention.
+    # Observed: 5006; GENERIC, which with `_QUEUE_UNSUPPORTED` is MODEL
+    ErrorClass.REQUEST: (2016, 2017, 2029, 2030, 5006, 5004, 3003, 3006, GENERIC),
+    ErrorClass.BATCH_FAILED: (3030,),  # observed
+    # Observed: 3046, 7010, 10013; 7013: AI Gateway
+    ErrorClass.TRY_LATER: (3007, 3008, 3046, 5001, 7010, 7013, 10013),
 }
+_CODES = {code: meaning for meaning, codes in _CODES_OF_CLASS.items() for code in codes}
 
 _CODES_ON_A_POLL: dict[int, ErrorClass] = {
     5001: ErrorClass.BATCH_FAILED,  # the code of Cloudflare's event of a failed batch
@@ -141,11 +115,8 @@ _STATUSES: dict[int, ErrorClass] = {
     HTTPStatus.TOO_MANY_REQUESTS: ErrorClass.RATE_LIMIT,
 }
 
-_BARE: dict[int, ErrorClass] = {
-    HTTPStatus.UNAUTHORIZED: ErrorClass.ACCOUNT,
-    HTTPStatus.FORBIDDEN: ErrorClass.ACCOUNT,
-}
-"""For the API's own JSON without a code, by HTTP status."""
+_OF_TOKEN = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+"""Statuses of a refused token, if the API's own JSON has no code."""
 
 _NO_VERDICT_AS_A_PAGE = {HTTPStatus.BAD_REQUEST, HTTPStatus.GONE, HTTPStatus.UNPROCESSABLE_ENTITY}
 """Statuses that say nothing of a submit's content or model if a proxy or firewall answers with them."""
@@ -173,36 +144,27 @@ UNKNOWN_MODEL_OR_PATH = 7000
 FIREWALL = "blocked by Cloudflare's firewall"
 """Message for a record whose text Cloudflare's firewall blocks."""
 
+_PRIVATE = "The model is private: ask its owner, or Cloudflare, to give the account access to it."
 _MODEL_ADVICE = {
-    3041: "The model is private: ask its owner, or Cloudflare, to give the account access to it.",
-    5018: "The model is private: ask its owner, or Cloudflare, to give the account access to it.",
+    **dict.fromkeys((3041, 5018), _PRIVATE),
     5016: "The model's terms must be accepted first: run it once in the account's dashboard "
-    "(Workers AI, Models) and "
-    "agree to them.",
-    5035: (
-        "The model needs the Workers Paid plan or prepaid credits: get one of them in "
-        "Cloudflare's dashboard."
-    ),
+    "(Workers AI, Models) and agree to them.",
+    5035: "The model needs the Workers Paid plan or prepaid credits: get one of them in "
+    "Cloudflare's dashboard.",
     5028: "Cloudflare has withdrawn this model: choose another one with the Batch property.",
-    5005: (
-        "The requests name a LoRA adapter, which this model does not take: remove it, or "
-        "choose another model."
-    ),
+    5005: "The requests name a LoRA adapter, which this model does not take: remove it, or "
+    "choose another model.",
 }
 _OTHER_MODEL = "Choose a model with the Batch property."
 
 _ADVICE = {
-    0: (
-        "No connection could be made. Check WorkersAiBaseUrl or WorkerUrl, and Cloudflare's status."
-    ),
+    0: "No connection could be made. Check WorkersAiBaseUrl or WorkerUrl, and Cloudflare's status.",
     402: "Check the account's billing and plan in Cloudflare's dashboard.",
     2021: "Add credits to the account in Cloudflare's dashboard (AI Gateway).",
-    2041: (
-        "Raise the spend limit of the gateway in Cloudflare's dashboard, or wait until its "
-        "window is over."
-    ),
+    2041: "Raise the spend limit of the gateway in Cloudflare's dashboard, or wait until its "
+    "window is over.",
     403: "Check the token's permissions and the account's firewall rules in Cloudflare's dashboard.",
-    404: ("Check the parameters WorkersAiBaseUrl and CloudflareAccountId, or WorkerUrl."),
+    404: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId, or WorkerUrl.",
     405: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
     5019: "Workers AI refuses this version of Dropbatch: deploy a newer one.",
     7001: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
@@ -254,7 +216,9 @@ def _by_code(reply: Rejected) -> ErrorClass | None:
     """What the API's own JSON means, if it says more than its HTTP status."""
     if not reply.enveloped:
         return None
-    by_code = _BARE.get(reply.status) if reply.code is None else _CODES.get(reply.code)
+    by_code = _CODES.get(reply.code or 0)
+    if reply.code is None and reply.status in _OF_TOKEN:
+        by_code = ErrorClass.ACCOUNT
     if (reply.code in {None, GENERIC} or by_code is None) and _QUEUE_UNSUPPORTED.match(
         reply.message
     ):

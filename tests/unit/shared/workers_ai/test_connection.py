@@ -251,13 +251,14 @@ def test_large_answer_may_be_freed_under_views():
 def test_silence_of_other_api_lasts_no_longer_than_its_call():
     api = Api(httpx.Response(200, json=enveloped([])))
     assert client(api).fetch("GET", "/queues", None, 5.0).status == 200
-    assert api.requests[0].extensions["timeout"]["read"] == 5.0
+    assert api.requests[0].extensions["timeout"]["read"] == pytest.approx(5.0, abs=0.5)
 
 
 def test_silence_of_tokens_check_lasts_no_longer_than_its_call():
     api = Api(httpx.Response(200, json=enveloped([])))
     client(api).check_token()
-    assert api.requests[0].extensions["timeout"]["read"] == module.TOKEN_CHECK_SECONDS
+    longest = api.requests[0].extensions["timeout"]["read"]
+    assert longest == pytest.approx(module.TOKEN_CHECK_SECONDS, abs=0.5)
 
 
 @pytest.mark.parametrize(("size", "status"), [(1_000_000, 200), (1_000_001, 0)])
