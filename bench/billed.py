@@ -18,8 +18,8 @@ from unittest.mock import patch
 from botocore.exceptions import ClientError
 
 import dropbatch.core.plan
-import functions.poll.clean as deletions
 import functions.poll.dispatch as sizes
+import functions.poll.end as deletions
 import functions.poll.files as segments
 import functions.submit.read
 import shared.aws.object_store

@@ -30,7 +30,7 @@ from bench.meter import (
     computing,
 )
 from dropbatch.core.plan import FIRST_BATCH_RECORDS
-from functions.poll.clean import CLEAN_AFTER_SECONDS
+from functions.poll.end import CLEAN_AFTER_SECONDS
 from local.template import default, properties, template
 from local.workers_ai import Behaviour
 from shared.ledger.due import LIFE_SECONDS

@@ -18,9 +18,9 @@ from shared.errors import ConfigurationError, StorageError
 from shared.events.subscribe import events_of
 from shared.ledger import Ledger
 from shared.observability import logger
+from shared.pacing.breaker import Known
 from shared.pacing.budget import CLOUDFLARE_CALLS, Budget
 from shared.pacing.cadence import Cadence
-from shared.pacing.known import Known
 from shared.pacing.wake import Wakes
 from shared.retry import jittered, longest_jittered
 from shared.services import Services

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from shared.aws.object_store import ObjectStore
     from shared.aws.queues import Queues
     from shared.events.subscribe import Events
-    from shared.pacing.breaker import Permit
+    from shared.pacing.breaker import Known, Permit
     from shared.pacing.budget import Budget
     from shared.pacing.cadence import Cadence
-    from shared.pacing.known import Known
     from shared.pacing.wake import Wakes
     from shared.settings import Settings
     from shared.workers_ai.client import WorkersAI

@@ -17,18 +17,17 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from dropbatch.core.names import JobState
-from functions.poll.clean import clean
 from functions.poll.due import DueItem, each_contained, load, postponed
+from functions.poll.end import clean
 from functions.poll.sweep import next_sweep
 from functions.poll.visit import visit_job
 from shared.aws.queues import MAX_SUBMITS_WAITING, SplitMessage, SubmitMessage, VisitMessage
 from shared.ledger import DueEntry
 from shared.models import Batch, BatchState, Job, Wait
 from shared.pacing import cost
-from shared.pacing.account import is_of_account, wait_for_account
 from shared.pacing.breaker import LIFT_LOOK_SECONDS, MODEL_BUSY
 from shared.pacing.cadence import HELD_POLL_SECONDS
-from shared.pacing.waits import shown_if_denied
+from shared.pacing.waits import is_of_account, shown_if_denied, wait_for_account
 from shared.retry import soon_after
 from shared.services import Invocation, Services
 

@@ -6,20 +6,23 @@ Each step exists already or is repeated if a function dies, and the ledger's fin
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dropbatch.core import names
+from dropbatch.core.formats.bedrock import manifest_out
 from dropbatch.core.names import JobState
-from functions.poll.clean import CLEAN_AFTER_SECONDS
+from functions.poll.divide import MAX_ISOLATION_SUBMITS
 from functions.poll.files import (
     STEP_SECONDS,
     ReadyBatches,
     append_segment,
+    batch_entry,
     coverage_error,
     file_key,
     file_metadata,
@@ -30,21 +33,16 @@ from functions.poll.files import (
     put_file,
     readable,
 )
-from functions.poll.format_of_job import Kind, opening_of, result_file
-from functions.poll.manifest import (
-    FileEntry,
-    bedrock_manifest,
-    build_manifest,
-    event_detail,
-    retry_record,
-)
+from functions.poll.result_lines import Kind, opening_of, result_file
 from functions.poll.running_sha256 import RunningSha256, unfinished_bytes
 from shared import keys
 from shared.errors import InvariantError, ObjectNotFoundError, RefusedError
-from shared.job_status import JSON_TYPE, final_status, write_status
-from shared.ledger import still_leased
-from shared.models import ErrorDetail, Job, ResultFileProgress
+from shared.job_status import JSON_TYPE, final_status, iso_time, write_status
+from shared.ledger import DueEntry, still_leased
+from shared.models import Batch, BatchState, ErrorDetail, Job, ResultFileProgress
 from shared.observability import count, logger
+from shared.pacing.cost import cost_so_far
+from shared.retry import MAX_CLAIMS, claim_seconds
 from shared.services import Invocation, Services
 
 MAX_DIGEST_READ_BYTES = 1 << 30
@@ -287,3 +285,154 @@ def _digest_of(services: Services, key: str, progress: ResultFileProgress) -> st
     for block in services.store.sections([(key, 0, progress.size)]):
         digest.update(block)
     return digest.hexdigest()
+
+
+# ── the manifest, the notice, the record of a retry ───────────────────────────────────────────────
+
+
+class FileEntry(NamedTuple):
+    """A result file as the manifest lists it; too large a local one has no `sha256`."""
+
+    name: str
+    kind: Kind
+    bytes: int
+    sha256: str | None
+    lines: int
+
+
+def build_manifest(
+    job: Job, batches: Iterable[Batch], files: Sequence[FileEntry]
+) -> dict[str, Any]:
+    """The manifest of a job that is over."""
+    usage = job.sums.usage
+    return {
+        "job_id": job.job_id,
+        "state": job.final_state.value,
+        "error": {"code": job.error.code, "message": job.error.message} if job.error else None,
+        "model": job.plan.model or None,
+        "format": job.plan.format or None,
+        "tags": job.tags,
+        "source": {
+            "bucket": job.upload.bucket,
+            "key": job.upload.object_key,
+            "version": job.upload.version,
+            "etag": job.upload.etag,
+            "bytes": job.upload.size,
+        },
+        "read_to_end": job.reading.to_end,
+        "counts": {"total": job.total, "succeeded": job.sums.succeeded, "failed": job.sums.failed},
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.total_tokens,
+            "cached_tokens": usage.cached_tokens,
+        },
+        "cost": _cost(job),
+        "given_up_ids": job.sums.given_up,
+        "unknowable_submits": job.sums.unknowable,
+        "events": "used" if job.sums.told else "none",
+        "batches": [
+            batch_entry(batch) for batch in batches if batch.state is not BatchState.DIVIDED
+        ],
+        "isolation": {"submits": job.sums.pieces, "at_most": MAX_ISOLATION_SUBMITS},
+        "files": [file._asdict() for file in files],
+        "created_at": iso_time(job.created_at),
+        "completed_at": iso_time(job.completed_at),
+    }
+
+
+def _cost(job: Job) -> dict[str, Any] | None:
+    """What a job cost, estimated where no tokens were reported; None without a price."""
+    usage, sums, model = job.sums.usage, job.sums, job.plan.known_model
+    cost = cost_so_far(model, sums)
+    if cost is None or (sums.succeeded and cost.amount == 0 and not usage.is_reported):
+        return None
+    return {**cost.to_manifest(), "uncollected_batches": sums.uncollected}
+
+
+def event_detail(bucket: str, job: Job, manifest: dict[str, Any]) -> dict[str, Any]:
+    """The notice of a job's end: the manifest without its lists, and the files' keys."""
+    files = {file["kind"]: file["name"] for file in manifest["files"]} | {
+        "manifest": "manifest.json"
+    }
+    members = (
+        "job_id",
+        "state",
+        "error",
+        "model",
+        "format",
+        "tags",
+        "source",
+        "counts",
+        "usage",
+        "cost",
+    )
+    return {
+        **{name: manifest[name] for name in members},
+        "results": {
+            "bucket": bucket,
+            **{
+                kind: names.result(job.upload.key, job.job_id, name) for kind, name in files.items()
+            },
+        },
+    }
+
+
+def bedrock_manifest(job: Job) -> bytes:
+    """`manifest.json.out`, as in Bedrock's batches."""
+    usage, sums = job.sums.usage, job.sums
+    total = job.total or 0
+    return manifest_out(
+        total, sums.succeeded, sums.failed, usage.prompt_tokens, usage.completion_tokens
+    )
+
+
+def retry_record(job: Job, manifest: dict[str, Any], parent: dict[str, Any] | None) -> bytes:
+    """What a retry leaves in the folder of its parent, whose manifest may not be readable."""
+    files = (parent or {}).get("files") or []
+    lines = next(
+        (file.get("lines") for file in files if "retry" in (file.get("kind"), file["name"][:5])),
+        None,
+    )
+    record = {
+        "job_id": job.job_id,
+        "manifest": names.result(job.upload.key, job.job_id, "manifest.json"),
+        "state": manifest["state"],
+        "counts": manifest["counts"],
+        "joined_by": "line" if lines == job.total else "reference",
+        "completed_at": manifest["completed_at"],
+    }
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+
+
+# ── what is staged ────────────────────────────────────────────────────────────────────────────────
+# It costs money, and nobody needs it an hour after the job's end: no function that reads it runs so
+# long. What S3 refuses to delete for three days is left to the bucket's lifecycle rule.
+
+CLEAN_AFTER_SECONDS = 3_600.0
+CLAIM_SECONDS = 180.0
+
+
+def clean(services: Services, due: DueEntry, ends: float) -> None:
+    """Delete a job's staged objects, at least 1,000, and more until `ends`, Unix seconds."""
+    ledger, now = services.ledger, services.now()
+    claims = ledger.claims_of(due)
+    if claims >= MAX_CLAIMS:
+        ledger.forget_cleanup(due)
+        logger.error("staged objects left to the lifecycle rule", job_id=due.job_id)
+        return
+    until = float(int(now + claim_seconds(claims, CLAIM_SECONDS)))
+    if not ledger.set_aside(due, claims + 1, until):
+        return  # Somebody else has it, or the index was out of date.
+    claimed = replace(due, due_at=until)
+    try:
+        while page := services.store.versions(keys.staging(due.job_id)):
+            services.store.delete(page)
+            if services.now() >= ends:
+                ledger.set_aside(claimed, 0, services.now())
+                return
+    except RefusedError as refusal:
+        logger.warning(
+            "staged objects left to the lifecycle rule", job_id=due.job_id, reason=str(refusal)
+        )
+    ledger.forget_cleanup(claimed)

@@ -15,18 +15,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain, groupby
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
 from dropbatch.core import names
-from functions.poll.format_of_job import JSON_LINES, Kind, opening_of, result_file
-from functions.poll.manifest import batch_entry
-from functions.poll.result_lines import unwritten_lines
+from functions.poll.result_lines import JSON_LINES, Kind, opening_of, result_file, unwritten_lines
 from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished_bytes
 from shared import keys
 from shared.errors import InvariantError, UnreadableItemError
-from shared.job_status import PendingBatches
+from shared.job_status import PendingBatches, iso_time
 from shared.ledger import still_leased
 from shared.models import Batch, BatchState, Job, JobTotals, Part, ResultFileProgress
 from shared.observability import count_broken_law
@@ -262,6 +260,23 @@ def _read_sections(
             )
         else:
             yield from unwritten_lines(services, job, batches, kind)
+
+
+def batch_entry(batch: Batch) -> dict[str, Any]:
+    """A batch as the manifest and `batches.jsonl` list it."""
+    last = batch.submission
+    return {
+        "number": batch.number,
+        "first_id": batch.records.first_id,
+        "requests": batch.records.requests,
+        "request_id": last.request_id or None if last else None,
+        "submitted_at": iso_time(last.at) if last else None,
+        "completed_at": iso_time(batch.completed_at),
+        "polls": batch.polls,
+        "attempts": max(batch.submits, min(batch.attempt, 1)),
+        "given_up_ids": batch.given_up,
+        "unknowable_submits": batch.unknowable,
+    }
 
 
 def _section(batch: Batch, kind: Kind) -> tuple[int, int]:

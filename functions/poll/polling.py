@@ -18,9 +18,8 @@ from shared.events.expect import waits_for_event
 from shared.ledger import DueEntry
 from shared.models import Batch, BatchState, DueKind, Wait
 from shared.observability import logger
-from shared.pacing.account import is_of_account, wait_for_account
 from shared.pacing.breaker import Permit
-from shared.pacing.waits import is_lasting, shown_if_denied
+from shared.pacing.waits import is_lasting, is_of_account, shown_if_denied, wait_for_account
 from shared.services import Invocation, Services
 
 MAX_OWN_POLLS = 16

@@ -28,8 +28,13 @@ from shared.job_status import build_status, status_digest, write_status
 from shared.models import TOO_OLD_CODE, Batch, DueKind, ErrorDetail, Job, Status
 from shared.observability import count, logger, report_stuck
 from shared.pacing import cost
-from shared.pacing.account import account_fault, watch_account
-from shared.pacing.waits import report_long_wait, show_denied, waiting_for
+from shared.pacing.waits import (
+    account_fault,
+    report_long_wait,
+    show_denied,
+    waiting_for,
+    watch_account,
+)
 from shared.retry import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, claim_seconds, exponential, retry_seconds
 from shared.services import Invocation, Services
 

@@ -40,9 +40,8 @@ from shared.models import (
 )
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing import cost
-from shared.pacing.account import is_of_account, wait_for_account
 from shared.pacing.breaker import LIFT_LOOK_SECONDS, LIFTED, Pause, PauseReason, Permit
-from shared.pacing.waits import clear_failing, note_failing
+from shared.pacing.waits import clear_failing, is_of_account, note_failing, wait_for_account
 from shared.retry import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE, soon_after, submit_back_off
 from shared.services import Invocation, Services
 from shared.staged_batch import without_references

@@ -20,16 +20,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dropbatch.core.errors import ONE_A_STACK
 from dropbatch.core.names import CONTROL_PK
 from shared.aws.attribute_values import attribute, attributes, read
 from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
-from shared.errors import UnreadableItemError
+from shared.errors import StorageError, UnreadableItemError
 from shared.models import NEVER, Wait
 from shared.observability import count_broken_law, logger
 from shared.retry import soon_after
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
 
 T = TypeVar("T")
 
@@ -366,3 +369,58 @@ class Breaker(Table):
 def _next_midnight(now: float) -> float:
     """00:00 UTC of the next day, when Cloudflare renews the daily allocation."""
     return (now // 86_400 + 1) * 86_400
+
+
+# ── what other ids are answered ───────────────────────────────────────────────────────────────────
+# An id that is lost looks like any id while no id is found, and a batch that failed by a bad record
+# like any batch while all fail. Both decide about paid answers, so one item remembers when a poll
+# last got a known reply, and which id was last said to have failed.
+
+KEY = control_key("KNOWN")
+PENDING_EVERY_SECONDS = 60.0
+"""Seconds between two notes of pending replies by one process; every answer is noted."""
+
+
+class Known(Table):
+    """The item of known replies."""
+
+    def __init__(self, client: DynamoDBClient, table: str) -> None:
+        """Use a ready client; nothing is read yet."""
+        super().__init__(client, table)
+        self._noted_at = 0.0
+
+    def note(self, now: float, *, pending: bool) -> None:
+        """Note that a poll got a known reply; a failure costs nothing but the note."""
+        if pending and 0 <= now - self._noted_at < PENDING_EVERY_SECONDS:
+            return
+        try:
+            self._set("answered_at", {"N": repr(now)})
+        except StorageError as error:
+            logger.warning("known reply not noted", reason=str(error))
+        else:
+            self._noted_at = now
+
+    def answered_at(self) -> float:
+        """When a poll last got a known reply, Unix seconds; 0 if none did."""
+        item = self.get(KEY) or {}
+        return float(item.get("answered_at", {}).get("N", "0"))
+
+    def note_failed(self, kind: str, request_id: str, now: float) -> tuple[bool, float]:
+        """Note that an id is said to have failed.
+
+        Return whether the one noted before is another with the same reply, and when it was noted.
+        """
+        before = (self.get(KEY) or {}).get("failed", {}).get("M", {})
+        noted = {"kind": {"S": kind}, "id": {"S": request_id}, "at": {"N": repr(now)}}
+        self._set("failed", {"M": noted})
+        is_other = before.get("kind") == noted["kind"] and before.get("id") != noted["id"]
+        return is_other, float(before.get("at", {}).get("N", "0"))
+
+    def _set(self, name: str, wire: dict[str, Any]) -> None:
+        self.call(
+            "update_item",
+            Key=KEY,
+            UpdateExpression=f"SET #{name} = :{name}",
+            ExpressionAttributeNames={f"#{name}": name},
+            ExpressionAttributeValues={f":{name}": wire},
+        )

@@ -55,8 +55,7 @@ DECIDING = (
     "functions/poll/commands.py",
     "shared/job_control.py",
     "functions/poll/sweep.py",
-    "functions/poll/pauses.py",
-    "functions/poll/clean.py",
+    "functions/poll/end.py",
     "functions/poll/visit.py",
 )
 """Modules that decide what happens to a job or a batch.

@@ -11,7 +11,7 @@ from dropbatch.core.names import JobState
 from dropbatch.core.plan import SplitPlan
 from functions.poll import end
 from functions.poll import files as result_files
-from functions.poll.clean import CLEAN_AFTER_SECONDS
+from functions.poll.end import CLEAN_AFTER_SECONDS
 from functions.poll.files import STEP_SECONDS, next_final_batches
 from shared.errors import InvariantError
 from shared.models import Job, JobTotals, ResultFileProgress, Status

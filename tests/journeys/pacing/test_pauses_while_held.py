@@ -5,7 +5,6 @@ Although the only work that waits is paused by a user.
 
 import pytest
 
-from functions.poll import pauses
 from local.workers_ai import Fault
 from local.workers_ai.replies import page
 from tests.support.aws.resources import TABLE, TOKEN
@@ -23,7 +22,7 @@ def broken(start, api, monkeypatch):
     real, away, counted = api.handle, [False], []
     monkeypatch.setattr(api, "handle", lambda *call: page(502) if away[0] else real(*call))
     monkeypatch.setattr(
-        pauses, "count", lambda name: counted.append(name) if name in CAUSES.values() else None
+        commands, "count", lambda name: counted.append(name) if name in CAUSES.values() else None
     )
 
     def begin(cause, who):

@@ -6,9 +6,9 @@ Surely, for good, and nothing of any other job.
 import pytest
 from botocore.exceptions import ClientError
 
-import functions.poll.clean
+import functions.poll.end
 import functions.poll.handler
-from functions.poll.clean import CLAIM_SECONDS, CLEAN_AFTER_SECONDS
+from functions.poll.end import CLAIM_SECONDS, CLEAN_AFTER_SECONDS
 from shared.aws.object_store import ObjectStore
 from shared.ledger import Ledger
 from shared.models import DueKind
@@ -226,6 +226,6 @@ def test_outdated_index_deletes_nothing(world):
     (due,), _ = services.ledger.due(DueKind.ROUTINE, world.now(), 9)
     assert services.ledger.set_aside(due, 1, world.now() + 60)
 
-    functions.poll.clean.clean(services, due, world.now())
+    functions.poll.end.clean(services, due, world.now())
 
     assert staged(world)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from functions.poll import dispatch, pauses, tick
+from functions.poll import commands, dispatch, tick
 from functions.poll import visit as visit_job
 from functions.submit import read as turn
 from functions.submit import stage as create_batches
@@ -62,7 +62,7 @@ def hours_of_alarm(metric):
 @pytest.mark.parametrize("metric", ["Outage", "TokenRefused"])
 def test_pause_that_only_submits_probe_is_counted_for_hours(monkeypatch, metric):
     assert hours_of_alarm(metric) <= 1
-    monkeypatch.setattr(pauses._Watched, "_may_submit", lambda *_: True)
+    monkeypatch.setattr(commands._Watched, "_may_submit", lambda *_: True)
 
     assert hours_of_alarm(metric) >= 6
 

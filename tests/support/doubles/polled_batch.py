@@ -20,9 +20,8 @@ from shared import keys
 from shared.aws.object_store import ObjectStore
 from shared.ledger import Ledger
 from shared.models import Batch, Job, Records, Submission
-from shared.pacing.breaker import Permit, control_key
+from shared.pacing.breaker import Known, Permit, control_key
 from shared.pacing.budget import Budget
-from shared.pacing.known import Known
 from shared.services import Invocation, Services
 from shared.staged_batch import encode_index
 from shared.workers_ai.results import parse_answer

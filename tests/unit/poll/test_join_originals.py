@@ -5,9 +5,8 @@ import json
 import pytest
 
 from dropbatch.core.read.index import RecordEntry, index_of
-from functions.poll import join_originals as module
-from functions.poll.join import Answered, Failure
-from functions.poll.join_originals import Originals, join_originals
+from functions.poll import join as module
+from functions.poll.join import Answered, Failure, Originals, join_originals
 from tests.support.joined import answers_of, items_reply, raw
 
 ROWS = [RecordEntry(1, 20, raw("a"), original=2)]

@@ -5,13 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from functions.poll import pauses
-from functions.poll.pauses import (
-    METRIC_OF_REASON,
-    OUTAGE_SECONDS,
-    SOON_SECONDS,
-    watch_pause,
-)
+from functions.poll import commands
+from functions.poll.commands import METRIC_OF_REASON, OUTAGE_SECONDS, SOON_SECONDS, watch_pause
 from shared.ledger import DueEntry
 from shared.models import DueKind
 from shared.pacing.breaker import Controls, Pause, PauseReason, Rate, StackControl
@@ -55,7 +50,7 @@ class Paused:
             ),
             ledger=SimpleNamespace(due=self._due, job=lambda job_id: self.job),
         )
-        monkeypatch.setattr(pauses, "count", self.counted.append)
+        monkeypatch.setattr(commands, "count", self.counted.append)
 
     def _due(self, work, until, limit):
         found = [

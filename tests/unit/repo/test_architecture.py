@@ -55,8 +55,7 @@ LIBRARY = sorted((ROOT / "dropbatch").rglob("*.py"))
 
 PURE = (
     *("dropbatch.core", "shared.models"),
-    *("functions.poll.join", "functions.poll.join_originals"),
-    *("functions.poll.manifest", "functions.poll.running_sha256"),
+    *("functions.poll.join", "functions.poll.running_sha256"),
     *("shared.aws.attribute_values", "shared.aws.object_events"),
     *("shared.errors", "shared.settings", "shared.staged_batch"),
     "shared.workers_ai.results",

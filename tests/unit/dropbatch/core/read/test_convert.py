@@ -21,8 +21,7 @@ from dropbatch.core.plan import Checkpoint, SplitPlan
 from dropbatch.core.read.cut import read_batches
 from dropbatch.core.read.index import record_spans
 from dropbatch.errors import UploadRefused
-from functions.poll.join import Answered, sort_answers
-from functions.poll.join_originals import Originals, join_originals
+from functions.poll.join import Answered, Originals, join_originals, sort_answers
 from shared.staged_batch import decode_index, encode_index, original_spans
 from shared.workers_ai.results import parse_answer
 from tests.support.converted import target_of
