@@ -9,50 +9,36 @@ again while its event is young: its `request_id` may not be stored yet.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from functions.poll.due import in_parallel
 from shared.errors import StorageError, UnreadableItemError
 from shared.events.expect import NEW_FOR, REFUSED_NEW_PULL, REFUSED_PULL, pull_interval
-from shared.events.messages import bare_id, event_in
-from shared.events.queues_api import BATCH_SIZE, QueuesRefusedError
-from shared.events.state import OVERDUE
+from shared.events.messages import Event, Message, bare_id, event_in
+from shared.events.queues_api import BATCH_SIZE, QueuesApi, QueuesRefusedError
+from shared.events.state import OVERDUE, EventsState, Owner
+from shared.events.subscribe import Events
 from shared.ledger import DueEntry
 from shared.models import BatchState
 from shared.observability import count_broken_law, logger
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shared.events.messages import Event, Message
-    from shared.events.queues_api import QueuesApi
-    from shared.events.state import EventsState, Owner
-    from shared.events.subscribe import Events
-    from shared.services import Services
+from shared.services import Services
 
 MAX_PULLS = 10
 """Full pulls that follow each other: a backlog of 100,000 messages is read in minutes."""
-PULL_SECONDS = 20.0
-"""Seconds that the pulls of one cycle take at most."""
+PULL_SECONDS = 20.0  # Seconds that the pulls of one cycle take at most
 SCARCE_EVERY, SCARCE_WITHIN = 10.0, 1.9
-LAST_PULL = 5.0
-"""Seconds to the last pull, once nothing is outstanding."""
+LAST_PULL = 5.0  # Seconds to the last pull, once nothing is outstanding
 FRESH_SECONDS = 60.0
 """Seconds after an event in which its batch may not be stored yet, or counts though it is done."""
 
 
 @dataclass(slots=True)
 class Pulled:
-    """What a cycle's pulls led to.
+    """What a cycle's pulls led to."""
 
-    Attributes:
-        told: batches that are due now.
-        next_at: when to pull next, Unix seconds; infinite for never.
-    """
-
-    told: list[DueEntry] = field(default_factory=list)
-    next_at: float = math.inf
+    told: list[DueEntry] = field(default_factory=list)  # batches that are due now
+    next_at: float = math.inf  # when to pull next, Unix seconds; infinite for never
 
 
 def pull_events(services: Services, *, is_outstanding: bool, is_scarce: bool = False) -> Pulled:

@@ -8,21 +8,15 @@ each 15 minutes. If it finds an answer, the model waits for no events until one 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from shared.errors import StorageError
 from shared.events.messages import bare_id
 from shared.events.state import NONE, Owner
+from shared.models import Batch, Job, Submission
 from shared.observability import logger
+from shared.services import Services
 
-if TYPE_CHECKING:
-    from shared.models import Batch, Job, Submission
-    from shared.services import Services
-
-FIRST_PULL = 2.0
-"""Seconds from an acceptance to the first pull, and between two pulls at least."""
-SHARE_OF_AGE = 1 / 16
-"""The share of the age of the youngest batch that passes between two pulls."""
+FIRST_PULL = 2.0  # Seconds from an acceptance to the first pull, and between two pulls at least
+SHARE_OF_AGE = 1 / 16  # The share of the age of the youngest batch that passes between two pulls
 YOUNG, MOST_YOUNG, MOST_OLD = 600.0, 15.0, 30.0
 """Seconds between two pulls at most, below this age and above."""
 REFUSED_PULL, REFUSED_NEW_PULL, NEW_FOR = 60.0, 5.0, 60.0
@@ -38,10 +32,7 @@ def pull_interval(age: float) -> float:
 
 
 def expect_events(services: Services, job: Job, number: str, submission: Submission) -> None:
-    """Note whose the id of a `queued` batch is, and have the queue pulled.
-
-    A failure costs the batch its event, and nothing else.
-    """
+    """Note whose the id of a `queued` batch is, and have the queue pulled, if nothing fails."""
     events, now, model = services.events, services.now(), job.plan.model
     if events is None or not submission.request_id:
         return

@@ -19,22 +19,16 @@ from shared.workers_ai.results import Counter
 MAX_EVENT_BYTES = 8_192
 """Bytes of a message's body that may be an event; documented ones have under 600."""
 MAX_ID_CHARACTERS = 1_000
-ID_PREFIX = "req-"
-"""Events name a batch with it, replies without."""
+ID_PREFIX = "req-"  # Events name a batch with it, replies without
 OVER = frozenset({"succeeded", "failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What says that a batch is over.
+    """What says that a batch is over."""
 
-    Attributes:
-        request_id: the batch's id, without `ID_PREFIX`.
-        at: when it happened, Unix seconds, by Cloudflare's clock; 0 if nobody says.
-    """
-
-    request_id: str
-    at: float
+    request_id: str  # the batch's id, without `ID_PREFIX`
+    at: float  # when it happened, Unix seconds, by Cloudflare's clock; 0 if nobody says
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -68,14 +62,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def messages_in(pulled: msgspec.Raw, most: int) -> list[Message]:
-    """The messages that a pull returns.
-
-    Raises:
-        TooManyItemsError: there are more than `most`.
-        msgspec.MsgspecError: it holds something else.
-        UnicodeDecodeError: its texts are not valid.
-        RecursionError: nested too deeply.
-    """
+    """The messages that a pull returns."""
     return list(_counter.decode(_decode_pulled, pulled, most).messages)
 
 

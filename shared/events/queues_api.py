@@ -8,26 +8,22 @@ harmless when it is done twice.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from dropbatch.core.formats.base import begins
 from shared.events.messages import Message, messages_in
 from shared.observability import count
-from shared.workers_ai.client import MAX_FETCHED_BYTES
+from shared.workers_ai.client import MAX_FETCHED_BYTES, WorkersAI
 from shared.workers_ai.results import TooManyItemsError, decode_member
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from shared.workers_ai.client import WorkersAI
-
 BATCH_SIZE, MAX_DELIVERIES, VISIBLE_AGAIN_MS, KEPT_FOR = 100, 100, 30_000, 3_600
-"""Messages of one pull; deliveries of one, after which it is deleted; milliseconds until one that
-is not acknowledged is delivered again; and seconds that the queue keeps a message."""
+"""Messages of one pull; deliveries of one, after which it is deleted; milliseconds until one
+that is not acknowledged is delivered again; and seconds that the queue keeps a message."""
 CONSUMER = {
     "type": "http_pull",
     "settings": {
@@ -43,8 +39,7 @@ PAGE, MAX_PAGES = 100, 20
 NOT_ALLOWED = frozenset({401, 403, 404, 405, 429})
 """Statuses that say that the token may not do this, or that there is nothing to do it to."""
 CALL_SECONDS = 5.0
-MAX_PULLED_BYTES = 18_000_000
-"""Bytes of a pull's reply: its messages, of 128 KB each, in base64."""
+MAX_PULLED_BYTES = 18_000_000  # Bytes of a pull's reply: its messages, of 128 KB each, in base64
 MAX_MESSAGES = 2 * BATCH_SIZE
 MAX_REASON = 200
 
@@ -59,11 +54,7 @@ _decode = msgspec.json.Decoder(_Body).decode
 
 
 class QueuesRefusedError(Exception):
-    """The API did not do what was asked.
-
-    Attributes:
-        status: HTTP status; 0 if there was no reply.
-    """
+    """The API did not do what was asked; `status` is 0 if there was no reply."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(f"{status or 'no answer'}: {words}"[:MAX_REASON])
@@ -89,17 +80,11 @@ class QueuesRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class QueuesApi:
-    """The Queues API of one account.
+    """The Queues API of one account."""
 
-    Attributes:
-        api: the client of the account's models: the same address rules, the same token.
-        now: the clock, Unix seconds.
-        until: when its calls have to be over, Unix seconds.
-    """
-
-    api: WorkersAI
-    now: Callable[[], float]
-    until: float = math.inf
+    api: WorkersAI  # the client of the account's models: the same address rules, the same token
+    now: Callable[[], float]  # the clock, Unix seconds
+    until: float = math.inf  # when its calls have to be over, Unix seconds
 
     def queue(self, name: str) -> dict[str, Any] | None:
         """The queue of this name; None if there is none."""
@@ -187,11 +172,7 @@ class QueuesApi:
     def _fetch(
         self, method: str, path: str, body: object, most: int = MAX_FETCHED_BYTES
     ) -> msgspec.Raw:
-        """The member `result` of a good reply, as JSON.
-
-        Raises:
-            QueuesRefusedError: there was no reply, or one that is not good.
-        """
+        """The member `result` of a good reply, as JSON."""
         seconds = min(CALL_SECONDS, self.until - self.now())
         if seconds <= 0:
             raise QueuesRefusedError(0, "no time left")
@@ -215,11 +196,7 @@ def _wanted(queue_id: str) -> dict[str, Any]:
 
 
 def _text(made: object, name: str) -> str:
-    """A member of a reply.
-
-    Raises:
-        QueuesRefusedError: it does not have it.
-    """
+    """A member of a reply."""
     found = made.get(name) if isinstance(made, dict) else None
     if not isinstance(found, str) or not found:
         raise QueuesRefusedError(HTTPStatus.OK, f"a reply without {name}")

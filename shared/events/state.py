@@ -6,6 +6,7 @@ attributes of the item, named as the model; their number is bounded.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,37 +18,25 @@ from shared.observability import count_broken_law, logger
 from shared.pacing.breaker import control_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from mypy_boto3_dynamodb import DynamoDBClient
 
-COME_FOR = 86_400.0
-"""Seconds after an event of a model in which its batches wait for theirs."""
-NOTED_EVERY = 3_600.0
-"""Seconds after which the time of a model's last event is written again."""
-ANEW_EVERY = 300.0
-"""Seconds between two set-ups of the queue."""
+COME_FOR = 86_400.0  # Seconds after an event of a model in which its batches wait for theirs
+NOTED_EVERY = 3_600.0  # Seconds after which the time of a model's last event is written again
+ANEW_EVERY = 300.0  # Seconds between two set-ups of the queue
 CACHED_FOR = 5.0
-OVERDUE = 60.0
-"""Seconds after which a pull that was planned and not made counts no longer."""
+OVERDUE = 60.0  # Seconds after which a pull that was planned and not made counts no longer
 MAX_MODELS = 100
 ID_LIFE = 30 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEvents:
-    """The events of one model.
+    """The events of one model."""
 
-    Attributes:
-        id: of its subscription; empty if there is none.
-        again_at: when one that was refused is tried again, Unix seconds.
-        problem: why there is none; empty if there is one.
-        told_at: when an event of it came last, Unix seconds; 0: none, or one was missing since.
-    """
-
-    id: str = ""
-    again_at: float = 0.0
-    problem: str = ""
+    id: str = ""  # of its subscription; empty if there is none
+    again_at: float = 0.0  # when one that was refused is tried again, Unix seconds
+    problem: str = ""  # why there is none; empty if there is one
+    # when an event of it came last, Unix seconds; 0: none, or one was missing since
     told_at: float = 0.0
 
 
@@ -56,27 +45,16 @@ NONE = ModelEvents()
 
 @dataclass(frozen=True, slots=True)
 class EventsState:
-    """What the control item holds. Times are Unix seconds; 0: never.
+    """What the control item holds. Times are Unix seconds; 0: never."""
 
-    Attributes:
-        queue_id: Cloudflare's id of the queue; empty if there is none.
-        made_at: when it was made, or found.
-        refusal: what the last set-up or pull was refused with; empty if it was not.
-        again_at: when a set-up that was refused is tried again.
-        busy_until: until when a function sets something up.
-        pull_at: when to pull next.
-        youngest_at: when the youngest batch was accepted whose event is expected.
-        models: the models that were asked for.
-    """
-
-    queue_id: str = ""
-    made_at: float = 0.0
-    refusal: str = ""
-    again_at: float = 0.0
-    busy_until: float = 0.0
-    pull_at: float = 0.0
-    youngest_at: float = 0.0
-    models: dict[str, ModelEvents] = field(default_factory=dict)
+    queue_id: str = ""  # Cloudflare's id of the queue; empty if there is none
+    made_at: float = 0.0  # when it was made, or found
+    refusal: str = ""  # what the last set-up or pull was refused with; empty if it was not
+    again_at: float = 0.0  # when a set-up that was refused is tried again
+    busy_until: float = 0.0  # until when a function sets something up
+    pull_at: float = 0.0  # when to pull next
+    youngest_at: float = 0.0  # when the youngest batch was accepted whose event is expected
+    models: dict[str, ModelEvents] = field(default_factory=dict)  # the models that were asked for
 
     def needs_queue(self, now: float) -> bool:
         """Whether the queue is to be made, or looked after because it cannot be read."""
@@ -169,13 +147,7 @@ class EventsItem(Table):
             self.change({"youngest_at": now})
 
     def change(self, changes: Mapping[str, object], condition: str = "", **values: object) -> bool:
-        """Write attributes, or remove those that are None; False if the condition did not hold.
-
-        Args:
-            changes: attributes and their new values.
-            condition: on the item, with placeholders.
-            values: of these placeholders, without their colons.
-        """
+        """Write attributes, or remove those that are None; False if the condition did not hold."""
         self.cached = (0.0, EventsState())
         names = {f"#n{index}": name for index, name in enumerate(changes)}
         gone = [short for short, name in names.items() if changes[name] is None]
@@ -209,10 +181,7 @@ class Owner:
 
 
 class Ids(Table):
-    """Whose each id is, in an item of its own, which is written once the batch is `queued`.
-
-    A lost item costs a batch its event, and nothing else. Calls raise `StorageError`.
-    """
+    """Whose each id is, each in an item that is written once the batch is `queued`."""
 
     def assign(self, request_id: str, owner: Owner, now: float) -> None:
         """Note whose an id is."""
@@ -221,11 +190,7 @@ class Ids(Table):
             self.call("put_item", Item={**_key(request_id), **attributes(owner), "ttl": ttl})
 
     def owners(self, ids: Collection[str]) -> dict[str, Owner]:
-        """Whose at most 100 ids are, with one call; without those that nobody has.
-
-        Raises:
-            StorageError: DynamoDB failed, or did not read all of them.
-        """
+        """Whose at most 100 ids are, with one call; without those that nobody has."""
         keys = [_key(one) for one in ids if len(one.encode()) <= MAX_ID_CHARACTERS]
         if not keys:
             return {}

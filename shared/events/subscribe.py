@@ -9,25 +9,21 @@ of the account has the events of a model, this one has none of it, and asks agai
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shared.errors import StorageError
 from shared.events.queues_api import CONSUMER, QueuesApi, QueuesRefusedError
 from shared.events.state import EventsItem, EventsState, Ids, ModelEvents
 from shared.observability import logger
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shared.services import Services
+from shared.services import Services
 
 SET_UP_SECONDS = 5.0
 """Seconds that a submit waits at most for a set-up, its own or another function's."""
 LOOK_EVERY = 0.5
-BUSY_FOR = 15.0
-"""Seconds after which a set-up that was begun is begun again."""
+BUSY_FOR = 15.0  # Seconds after which a set-up that was begun is begun again
 UNCHANGED_FOR = 60.0
 """Seconds for which a process does not look again whether a model is subscribed."""
 REFUSED_FOR, FAILED_FOR = 3_600.0, 60.0
@@ -39,20 +35,13 @@ OF_WORKER = "the queue is read by a Worker, which Dropbatch does not replace"
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The events of the stack's account.
+    """The events of the stack's account."""
 
-    Attributes:
-        item: what is known of them.
-        ids: whose each id is.
-        api: the Queues API.
-        name: of the queue.
-        looked: by model, until when this process need not look whether it is subscribed.
-    """
-
-    item: EventsItem
-    ids: Ids
-    api: QueuesApi
-    name: str
+    item: EventsItem  # what is known of them
+    ids: Ids  # whose each id is
+    api: QueuesApi  # the Queues API
+    name: str  # of the queue
+    # by model, until when this process need not look whether it is subscribed
     looked: dict[str, float] = field(default_factory=dict)
 
 
@@ -163,11 +152,7 @@ def _subscription(api: QueuesApi, queue_name: str, model: str, queue_id: str) ->
 
 
 def remove(api: QueuesApi, name: str) -> None:
-    """Delete the subscriptions of the queue of this name, then the queue.
-
-    Raises:
-        QueuesRefusedError: the API did not do it.
-    """
+    """Delete the subscriptions of the queue of this name, then the queue."""
     api = replace(api, until=api.now() + REMOVE_SECONDS)
     found = api.queue(name)
     if found is None:

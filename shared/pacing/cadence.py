@@ -15,6 +15,7 @@ update that reads nothing. Nothing here ever fails: without the table, what is k
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,19 +27,14 @@ from shared.observability import logger
 from shared.pacing.breaker import control_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mypy_boto3_dynamodb import DynamoDBClient
 
 SHARE = 0.34
 """The share of the pending batches that should be finished at the next poll: more is later."""
 FIRST_POLL, UNKNOWN_POLL = 2.0, 22.0
-"""Seconds to the first poll of a new model's first batches, and of its others.
-
-By then the first ones have shown how long the model takes.
-"""
-SCOUTS = 6
-"""How many of a job's batches are the first ones of a new model."""
+"""Seconds to the first poll of a new model's first batches, and of its others. By then the first
+ones have shown how long the model takes."""
+SCOUTS = 6  # How many of a job's batches are the first ones of a new model
 MIN_WAIT, MIN_SHARE, MAX_WAIT = 0.6, 0.15, 900.0
 """Seconds between two polls; and the share of its age that passes between them at least."""
 MAX_FIRST_WAIT = 300.0
@@ -47,16 +43,13 @@ HELD_POLL_SECONDS = 300.0
 """Seconds to the next poll of a batch of a paused job that is to be submitted again."""
 QUICKER = 0.8
 JITTER = 0.1
-SLOTS = 40
-"""Times that are kept: with them an item stays below 1 KB, one write unit."""
-KEPT_LENGTHS = 10
-"""Batches whose answers' lengths are kept."""
+SLOTS = 40  # Times that are kept: with them an item stays below 1 KB, one write unit
+KEPT_LENGTHS = 10  # Batches whose answers' lengths are kept
 LIFE, LONG, LONG_LIFE = 14 * 86_400, 900.0, 6 * 3_600
 """Seconds for which a time counts; and those of a long one: a stall says little of tomorrow."""
 READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0
 """Seconds for which a process caches what it read; the second, if that was nothing."""
-PRECISE_BELOW = 20.0
-"""Seconds below which an age is stored in tenths."""
+PRECISE_BELOW = 20.0  # Seconds below which an age is stored in tenths
 
 Bound = tuple[float, float, int]
 """A batch's age when last seen pending (0: never), when first seen finished, and when that was."""
@@ -89,13 +82,7 @@ def first_poll(times: list[float], number: str, chance: float) -> float:
 
 
 def next_poll(times: list[float], age: float, chance: float) -> float:
-    """Seconds until a batch that is pending at this age is polled.
-
-    Args:
-        times: how long batches of its model took, ascending.
-        age: seconds since the API accepted it.
-        chance: random, from 0 to 1: spreads batches that were accepted together.
-    """
+    """Seconds until a batch that is pending at this age is polled; `chance` spreads batches."""
     longer = [one for one in times if one > age]
     wait = quantile(longer, SHARE) - age if longer else max(age, FIRST_POLL)
     latest = min(MAX_WAIT, max(age, MAX_FIRST_WAIT)) / (1 + JITTER)
@@ -111,13 +98,7 @@ class Cadence(Table):
     """Reads and writes the stored times; caches what it read."""
 
     def __init__(self, client: DynamoDBClient, table: str, least: float = 0.0) -> None:
-        """Use a ready client; nothing is read yet.
-
-        Args:
-            client: DynamoDB client.
-            table: the ledger's table.
-            least: seconds between two polls of a batch at least.
-        """
+        """Use a ready client; nothing is read yet."""
         super().__init__(client, table)
         self.least = least
         self.known: dict[str, tuple[float, list[float]]] = {}
@@ -141,15 +122,7 @@ class Cadence(Table):
         return self.lengths.get(model, [])
 
     def note(self, model: str, after: float, by: float, now: float, answer_tokens: int = 0) -> None:
-        """Store how long a batch took, and how long its answers are.
-
-        Args:
-            model: its model.
-            after: its age when it was last seen pending, 0 if it never was.
-            by: its age when it was first seen finished.
-            now: Unix seconds.
-            answer_tokens: tokens of its answers, on average; 0 if none were reported.
-        """
+        """Store at which age a batch was last seen pending (0: never) and first seen finished."""
         slot = random.randrange(SLOTS)  # noqa: S311 - in time it replaces another
         written: dict[str, object] = {f"b{slot}": (stored_age(after), stored_age(by), int(now))}
         if answer_tokens:

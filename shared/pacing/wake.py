@@ -15,6 +15,7 @@ may be asleep between two cycles.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -27,18 +28,12 @@ from shared.observability import logger
 from shared.pacing.breaker import control_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from shared.services import Services
 
-TICK_EVERY = 60.0
-"""Seconds between the starts of two ticks, at the schedule that the template sets."""
-LOOKED_FOR = 52.0
-"""Seconds for which one wake-up stands at most."""
-MIN_GAIN = 1.0
-"""Seconds before the next tick from which on nobody is woken."""
-TICK_LATE = 10.0
-"""Seconds after which a tick that has not come is not waited for."""
+TICK_EVERY = 60.0  # Seconds between the starts of two ticks, at the schedule that the template sets
+LOOKED_FOR = 52.0  # Seconds for which one wake-up stands at most
+MIN_GAIN = 1.0  # Seconds before the next tick from which on nobody is woken
+TICK_LATE = 10.0  # Seconds after which a tick that has not come is not waited for
 WOKEN_FOR = frozenset({DueKind.FIRST, DueKind.SUBMIT, DueKind.POLL, DueKind.JOB})
 """Kinds of work that move a job on; what only shows or cleans up waits for a tick."""
 
@@ -87,16 +82,10 @@ def _key_of(job_id: str, number: str) -> tuple[str, str]:
 def wake(
     services: Services, at: float, *, at_once: bool = False, instead_of: float | None = None
 ) -> int | None:
-    """Have the poll function look at what is due at a time, unless it will anyway.
+    """Have the poll function look at what is due at a time, unless it will; return that time.
 
-    Args:
-        services: of the running invocation.
-        at: Unix seconds.
-        at_once: whether it looks then even if somebody does who may be asleep.
-        instead_of: since when the caller has looked, who ends now, as the control item says.
-
-    Returns:
-        The planned time, None if no message was sent.
+    `at_once`: even if somebody looks then who may be asleep; `instead_of`: since when the caller,
+    who ends now, has looked, as the control item says.
     """
     now = services.now()
     if not services.queues.can_wake:

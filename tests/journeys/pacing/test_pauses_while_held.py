@@ -5,6 +5,7 @@ Although the only work that waits is paused by a user.
 
 import pytest
 
+from functions.poll import commands
 from local.workers_ai import Fault
 from local.workers_ai.replies import page
 from tests.support.aws.resources import TABLE, TOKEN
