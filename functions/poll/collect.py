@@ -21,12 +21,13 @@ from dropbatch.core.read.index import RecordIndex
 from functions.poll.join import Answers, add_reply, places_without_capacity, sort_answers
 from functions.poll.result_lines import lines_of, unwritten_part
 from shared import keys
-from shared.models import Batch, Job, Part, Usage
+from shared.models import Batch, Job, Part
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.cost import priced
 from shared.services import Services
 from shared.staged_batch import decode_index
 from shared.workers_ai.results import Answer, parse_answer
+from shared.workers_ai.usage import Usage
 
 MISSING_ITEM_WAITS = (15.0, 60.0, 120.0)
 """Seconds to wait before each further poll of a batch whose reply lacked items."""

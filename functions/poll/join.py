@@ -31,7 +31,6 @@ from dropbatch.core.formats.base import (
 from dropbatch.core.read.index import NO_REFERENCE, RecordEntry, RecordIndex
 from dropbatch.core.read.lines import without_lone_surrogates
 from dropbatch.core.read.records import LONE_SURROGATE
-from shared.models import Usage
 from shared.staged_batch import original_spans
 from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
 from shared.workers_ai.results import (
@@ -44,7 +43,7 @@ from shared.workers_ai.results import (
     place_of,
     plain_results,
 )
-from shared.workers_ai.usage import usage_of, usage_of_items
+from shared.workers_ai.usage import Usage, usage_of, usage_of_items
 
 MAX_ERROR_CHARACTERS = 1_000  # Characters of the API's message in an error line
 RUN_RECORDS, RUN_BYTES = 64, 1 << 17

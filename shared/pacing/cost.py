@@ -18,7 +18,8 @@ from dropbatch.core.formats.base import Task
 from dropbatch.core.models import Model
 from dropbatch.core.prices import Cost, Tokens, cost_of, estimate_cost, has_price, to_billionths
 from shared.ledger import Ledger
-from shared.models import Batch, BatchState, CostLimit, Job, JobTotals, Usage
+from shared.models import Batch, BatchState, CostLimit, Job, JobTotals
+from shared.workers_ai.usage import Usage
 
 CODE = "cost"  # Of a wait for room; no status shows it, because the job's own answers end it
 PAGE_BATCHES, MOST_READ = 100, 1_000

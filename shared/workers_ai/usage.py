@@ -7,12 +7,12 @@ Chat completions call them `prompt_tokens` and `completion_tokens`, the Response
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
 from dropbatch.core.formats.base import NULL
-from shared.models import Usage
 from shared.workers_ai.results import Answer, Item, decode_member, has_failed
 
 MAX_TOKENS = 2**53 - 1
@@ -22,6 +22,39 @@ MIN_MEASURED = 20
 """Items of a reply whose mean tells how long a model's answers are."""
 
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the API reported them; None where it reported none."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    cached_tokens: int | None = None  # those of the prompt that cost less, from a cache
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the tokens of the prompt are known, without which nothing has its price."""
+        return self.prompt_tokens is not None
+
+    @property
+    def sum(self) -> int:
+        """All tokens, as far as they are known."""
+        return self.total_tokens or (self.prompt_tokens or 0) + (self.completion_tokens or 0)
+
+    def plus(self, other: Usage) -> Usage:
+        """Sum two usages; what both lack stays unknown."""
+
+        def add(a: int | None, b: int | None) -> int | None:
+            return b if a is None else a if b is None else a + b
+
+        return Usage(
+            add(self.prompt_tokens, other.prompt_tokens),
+            add(self.completion_tokens, other.completion_tokens),
+            add(self.total_tokens, other.total_tokens),
+            add(self.cached_tokens, other.cached_tokens),
+        )
 
 
 class _Cached(msgspec.Struct, gc=False):

@@ -12,7 +12,8 @@ from botocore.exceptions import ClientError
 from dropbatch.core.names import MAX_KEY_BYTES, MAX_PATH_BYTES
 from functions.poll.running_sha256 import RunningSha256
 from local.workers_ai import Fault
-from shared.models import JobTotals, ResultFileProgress, Usage
+from shared.models import JobTotals, ResultFileProgress
+from shared.workers_ai.usage import Usage
 from tests.support.aws.resources import BUCKET
 from tests.support.aws.s3_limits import MAX_METADATA_BYTES
 from tests.support.translations import M2M

@@ -10,8 +10,8 @@ import pytest
 
 from dropbatch.core.read.index import RecordEntry
 from functions.poll.join import add_reply, sort_answers
-from shared.models import Usage
 from shared.workers_ai.results import parse_answer
+from shared.workers_ai.usage import Usage
 from tests.support.joined import (
     FAILURES,
     answers_of,

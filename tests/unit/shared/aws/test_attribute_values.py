@@ -20,8 +20,8 @@ from shared.models import (
     ResultFileProgress,
     Submission,
     Upload,
-    Usage,
 )
+from shared.workers_ai.usage import Usage
 
 times = st.one_of(st.just(0.0), st.integers(0, 2**33).map(float), st.floats(1e-9, 1e11))
 numbers = st.integers(0, 2**53)

@@ -6,15 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from dropbatch.core.models import find_model
-from shared.models import (
-    BatchState,
-    CostLimit,
-    ErrorDetail,
-    JobTotals,
-    Part,
-    Submission,
-    Usage,
-)
+from shared.models import BatchState, CostLimit, ErrorDetail, JobTotals, Part, Submission
 from shared.pacing.cost import (
     MOST_UNKNOWN,
     Unmetered,
@@ -25,6 +17,7 @@ from shared.pacing.cost import (
     unmetered,
     with_room,
 )
+from shared.workers_ai.usage import Usage
 from tests.support.doubles.ledger_items import BATCH, JOB, T
 
 PRICE = 342

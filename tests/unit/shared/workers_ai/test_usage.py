@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from shared.models import Usage
-from shared.workers_ai.usage import usage_of
+from shared.workers_ai.usage import Usage, usage_of
 
 
 @pytest.mark.parametrize(
