@@ -8,8 +8,8 @@ What a lock says about a machine is read offline, from its markers.
 import itertools
 import json
 import re
+from functools import cache
 
-import pytest
 from packaging.markers import Marker
 from packaging.version import Version
 
@@ -18,7 +18,6 @@ from tests.support.shipped import ROOT
 LOCKS = ("functions", "dev", "local", "sam", "vendors")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = list(itertools.product(("linux", "darwin"), ("x86_64", "arm64"), PYTHONS))
-NAMES = [f"{system}-{processor}-{python}" for system, processor, python in MACHINES]
 
 
 def environment(system, processor, python):
@@ -34,52 +33,52 @@ def environment(system, processor, python):
     }
 
 
-def installed(lock, machine):
-    """Versions by name, of what a lock installs on a machine."""
+@cache
+def lines_of(lock):
+    """Names, versions and markers of a lock."""
     lines = re.findall(
         r"^([a-z0-9-]+)==([^ ]+)(?: ; (.+))? \\$",
         (ROOT / f"requirements/{lock}.txt").read_text(),
         re.MULTILINE,
     )
     assert lines
+    return [(name, Version(version), marker and Marker(marker)) for name, version, marker in lines]
+
+
+@cache
+def installed(lock, machine):
+    """Versions by name, of what a lock installs on a machine."""
+    known = environment(*machine)
     there = [
-        (name, Version(version))
-        for name, version, marker in lines
-        if not marker or Marker(marker).evaluate(environment(*machine))
+        (name, version)
+        for name, version, marker in lines_of(lock)
+        if not marker or marker.evaluate(known)
     ]
     assert len({name for name, _ in there}) == len(there), "one version of each"
     return dict(there)
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=NAMES)
-@pytest.mark.parametrize("lock", LOCKS)
-def test_intel_macs_get_last_wheels(lock, machine):
-    there = installed(lock, machine)
+def test_intel_macs_get_last_wheels(subtests):
     first_without = {"cryptography": Version("49"), "lazy-object-proxy": Version("1.12")}
-
-    for name in first_without.keys() & there.keys():
-        assert (there[name] < first_without[name]) == (machine[:2] == ("darwin", "x86_64"))
-
-
-@pytest.mark.parametrize("machine", MACHINES, ids=NAMES)
-def test_wordllama_needs_wheels(machine):
-    system, processor, python = machine
-    has_wheels = python != "3.14" and (system, processor) != ("linux", "arm64")
-
-    assert ("wordllama" in installed("dev", machine)) == has_wheels
+    for lock, machine in itertools.product(LOCKS, MACHINES):
+        with subtests.test(lock=lock, machine=machine):
+            there = installed(lock, machine)
+            is_intel_mac = machine[:2] == ("darwin", "x86_64")
+            for name in first_without.keys() & there.keys():
+                assert (there[name] < first_without[name]) == is_intel_mac
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=NAMES)
-def test_zstd_backport_is_only_before_3_14(machine):
-    for lock in ("functions", "dev"):
-        assert ("backports-zstd" in installed(lock, machine)) == (machine[2] != "3.14")
-
-
-@pytest.mark.parametrize("machine", MACHINES, ids=NAMES)
-@pytest.mark.parametrize("lock", ["dev", "sam"])
-def test_what_aws_login_needs_is_everywhere(lock, machine):
-    """Without it boto3 cannot use the credentials that `aws login` leaves."""
-    assert "awscrt" in installed(lock, machine)
+def test_packages_are_where_they_have_wheels_and_are_needed(subtests):
+    """Without awscrt, boto3 cannot use the credentials that `aws login` leaves."""
+    for machine in MACHINES:
+        system, processor, python = machine
+        has_wheels = python != "3.14" and (system, processor) != ("linux", "arm64")
+        with subtests.test(machine=machine):
+            assert ("wordllama" in installed("dev", machine)) == has_wheels
+            for lock in ("functions", "dev"):
+                assert ("backports-zstd" in installed(lock, machine)) == (python != "3.14")
+            for lock in ("dev", "sam"):
+                assert "awscrt" in installed(lock, machine)
 
 
 def test_deploy_environment_is_small():
