@@ -185,7 +185,7 @@ class Jobs(Table):
         )
 
     def end_job(self, job: Job, state: JobState, now: float, clean_at: float | None) -> Job | None:
-        """`finalizing` to a final state; `clean_at`: when staged objects are deleted, if ever."""
+        """`finalizing` to `completed`, `failed` or `cancelled`; staged objects go at `clean_at`."""
         changes: dict[str, object] = {
             "state": state,
             "completed_at": now,
