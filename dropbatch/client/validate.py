@@ -6,9 +6,10 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -50,48 +51,30 @@ _HASH_BYTES = 8
 _MEDIA = re.compile(rb'"(?:image_url|input_image|input_audio|video_url|file|audio|image)"\s*:')
 
 
-class BadRecord(msgspec.Struct):
-    """A record that cannot be sent."""
-
-    id: int
-    line: int | None
-    code: str
-    message: str
-
-
-class Longest(msgspec.Struct):
-    """The longest record; its line is None in a document."""
-
-    line: int | None = None
-    bytes: int = 0
-
-
-class Progress(msgspec.Struct):
+@dataclass
+class Found:
     """What has been read of a file.
 
     Attributes:
         batches: those with a record that can be sent.
         output_tokens: the most that the requests may use.
-        repeated: records with the same reference as an earlier one.
         long: requests whose text probably does not fit the model's context window.
-        long_first: line of the first of them, None in a document.
+        long_first: the first of them, for a message.
     """
 
-    record: int = 0
+    records: int = 0
     bytes: int = 0
     batches: int = 0
     sent: int = 0
     sent_bytes: int = 0
     output_tokens: int = 0
     bad: int = 0
-    bad_first: list[BadRecord] = []
+    bad_first: list[dict[str, Any]] = field(default_factory=list)
     repeated: int = 0
     references: int = 0
-    longest: Longest = msgspec.field(default_factory=Longest)
+    longest: dict[str, int | None] | None = None
     long: int = 0
-    long_first: int | None = None
-    long_first_id: int = 0
-    long_first_tokens: int = 0
+    long_first: str = ""
 
 
 def validate(
@@ -132,8 +115,7 @@ def check_file(
     limits: StackLimits = DEFAULT_LIMITS,
 ) -> dict[str, Any]:
     """Check a file that can be read again; `folder_options`: the nearest `_options.json`."""
-    progress, error = Progress(), ("", "")
-    options = Options()
+    found, error, options = Found(), None, Options()
     plan = first_plan(options, limits, by_default=True)
     try:
         resolved = resolved_options(key, metadata, folder_options)
@@ -143,24 +125,39 @@ def check_file(
         file.seek(0)
         planned = plan_with(key, resolved, read_beginning(_blocks(file)), limits)
         plan, options = planned.plan, planned.options
-        _read(file, planned, progress)
+        _read(file, planned, found)
     except UploadRefused as fault:
-        error = (fault.code, fault.message)
+        error = {"code": fault.code, "message": fault.message}
     except OSError as fault:
         path = names.upload_path(key)
         raise UsageError(f"{path} cannot be read: {fault.strerror}.") from fault
-    advice = model_advice(plan.model)
-    return build_report(Subject(key, plan, options, advice), progress, error)
+    return {
+        "path": names.upload_path(key),
+        "error": error,
+        "format": plan.format or None,
+        "model": plan.known_model.id or None,
+        "options": msgspec.json.decode(encode_options(options)),
+        "records": found.records,
+        "bytes": found.bytes,
+        "batches": found.batches,
+        "calls": found.batches * CALLS_PER_BATCH,
+        "bad": found.bad,
+        "bad_first": found.bad_first,
+        "warnings": _warnings(plan.known_model, found, model_advice(plan.model)),
+        "repeated": found.repeated,
+        "longest": found.longest,
+        "estimate": _estimate(plan.known_model, found),
+    }
 
 
-def _read(file: BinaryIO, planned: Planned, progress: Progress) -> None:
+def _read(file: BinaryIO, planned: Planned, found: Found) -> None:
     plan, seen, since = planned.plan, set[int](), 0
-    progress.bytes = plan.start
+    found.bytes = plan.start
 
     def counted() -> Iterator[bytes]:
         nonlocal since
         for block in _unpacked(file, plan):
-            progress.bytes += len(block)
+            found.bytes += len(block)
             since += len(block)
             if since > cut.MAX_BYTES_WITHOUT_BATCH:
                 raise cut.gap_error(plan.packing)
@@ -171,8 +168,10 @@ def _read(file: BinaryIO, planned: Planned, progress: Progress) -> None:
             since = 0 if plan.packing == "plain" else since
             continue
         check_model(plan.model)
-        add_cut(plan.known_model, progress, seen, one, planned.options.output_tokens)
-        progress.record, since = one.end.record, 0
+        _add(found, one, plan.known_model, planned.options.output_tokens)
+        _compare_references(found, seen, one.rows.references)
+        _count_long(found, one, plan.known_model)
+        found.records, since = one.end.record, 0
 
 
 def _unpacked(file: BinaryIO, plan: SplitPlan) -> Iterator[bytes]:
@@ -194,41 +193,34 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
         yield block
 
 
-def add_cut(
-    model: Model, progress: Progress, seen: set[int], cut: Cut, answer_tokens: int | None = None
-) -> None:
-    """Add a batch's records to the progress."""
-    rows = cut.rows
-    progress.batches += cut.sendable > 0
-    progress.sent += cut.sendable
-    progress.sent_bytes += len(cut.body)
+def _add(found: Found, cut: Cut, model: Model, answer_tokens: int | None) -> None:
+    """Add a batch; `answer_tokens` is the option `output_tokens`."""
+    rows, size = cut.rows, len(cut.body)
     named = output_tokens(model, cut.body, cut.sendable, answer_tokens)
-    progress.output_tokens += (
-        estimate_tokens(model, len(cut.body), cut.sendable, named, answer_tokens).output or 0
-    )
-    progress.bad += len(rows.faults)
-    for index in islice(rows.faults, MAX_LISTED - len(progress.bad_first)):
+    written = estimate_tokens(model, size, cut.sendable, named, answer_tokens).output
+    found.batches += cut.sendable > 0
+    found.sent += cut.sendable
+    found.sent_bytes += size
+    found.output_tokens += written or 0
+    found.bad += len(rows.faults)
+    for index in islice(rows.faults, MAX_LISTED - len(found.bad_first)):
         row = rows[index]
-        bad = BadRecord(
-            cut.first_id + index, row.line, row.code, row.message[:MAX_LISTED_CHARACTERS]
-        )
-        progress.bad_first.append(bad)
+        why = {"code": row.code, "message": row.message[:MAX_LISTED_CHARACTERS]}
+        found.bad_first.append({"id": cut.first_id + index, "line": row.line, **why})
     sizes = rows.originals or rows.lengths
     longest = max(range(len(sizes)), key=sizes.__getitem__)
-    if sizes[longest] > progress.longest.bytes:
-        progress.longest = Longest(rows[longest].line, sizes[longest])
-    _compare_references(progress, seen, rows.references)
-    _count_long(model, progress, cut)
+    if sizes[longest] > ((found.longest or {}).get("bytes") or 0):
+        found.longest = {"line": rows[longest].line, "bytes": sizes[longest]}
 
 
-def _compare_references(progress: Progress, seen: set[int], references: list[msgspec.Raw]) -> None:
+def _compare_references(found: Found, seen: set[int], references: list[msgspec.Raw]) -> None:
     for reference in references:
         text = bytes(reference)
-        if text == b"null" or progress.references == MAX_REFERENCES:
+        if text == b"null" or found.references == MAX_REFERENCES:
             continue
-        progress.references += 1
+        found.references += 1
         digest = int.from_bytes(blake2b(text, digest_size=_HASH_BYTES).digest())
-        progress.repeated += digest in seen
+        found.repeated += digest in seen
         seen.add(digest)
 
 
@@ -240,7 +232,7 @@ _decode_request = msgspec.json.Decoder(_Request).decode
 _decode_texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def _count_long(model: Model, progress: Progress, cut: Cut) -> None:
+def _count_long(found: Found, cut: Cut, model: Model) -> None:
     context = model.context
     if context is None or max(cut.rows.lengths, default=0) <= context * BYTES_PER_TOKEN:
         return
@@ -248,11 +240,13 @@ def _count_long(model: Model, progress: Progress, cut: Cut) -> None:
         if length <= context * BYTES_PER_TOKEN:
             continue
         tokens = _longest_text(cut.body[begin : begin + length]) // BYTES_PER_TOKEN
-        if tokens > context:
-            if not progress.long:
-                progress.long_first, progress.long_first_tokens = cut.rows[index].line, tokens
-                progress.long_first_id = cut.first_id + index
-            progress.long += 1
+        if tokens <= context:
+            continue
+        if not found.long:
+            line = cut.rows[index].line
+            where = f"id {cut.first_id + index:,}" if line is None else f"line {line:,}"
+            found.long_first = f"the first with {tokens:,} tokens ({where})"
+        found.long += 1
 
 
 def _longest_text(request: bytes) -> int:
@@ -265,63 +259,26 @@ def _longest_text(request: bytes) -> int:
     return len(bytes(text)) if begins(text, b'"') else len(request)
 
 
-# ── the report ────────────────────────────────────────────────────────────────────────────────────
-
-
-class Subject(NamedTuple):
-    """What is read: the upload's key, how it is cut, its options, what is odd about its model."""
-
-    key: str
-    plan: SplitPlan
-    options: Options
-    advice: str
-
-
-def build_report(subject: Subject, progress: Progress, error: tuple[str, str]) -> dict[str, Any]:
-    """The report; the error is the code and message with which the upload would fail as a whole."""
-    model, tokens = subject.plan.known_model, Tokens(None, None)
-    if model.id and progress.sent:
-        tokens = Tokens(
-            estimate_tokens(model, progress.sent_bytes, progress.sent).input, progress.output_tokens
+def _warnings(model: Model, found: Found, advice: str) -> list[str]:
+    """What the API would probably reject, though each record is sent."""
+    warnings = [advice] if advice else []
+    if found.long:
+        warnings.append(
+            f"{model.id} has a context window of {model.context:,} tokens. {found.long:,} records "
+            f"are longer by an estimate of {BYTES_PER_TOKEN} bytes a token, {found.long_first}: "
+            "they will be cut short or rejected. Divide them."
         )
+    return warnings
+
+
+def _estimate(model: Model, found: Found) -> dict[str, Any]:
+    tokens = Tokens(None, None)
+    if model.id and found.sent:
+        read = estimate_tokens(model, found.sent_bytes, found.sent).input
+        tokens = Tokens(read, found.output_tokens)
     cost = cost_of(model, tokens, estimated=True)
     return {
-        "path": names.upload_path(subject.key),
-        "error": dict(zip(("code", "message"), error, strict=True)) if error[0] else None,
-        "format": subject.plan.format or None,
-        "model": model.id or None,
-        "options": msgspec.json.decode(encode_options(subject.options)),
-        "records": progress.record,
-        "bytes": progress.bytes,
-        "batches": progress.batches,
-        "calls": progress.batches * CALLS_PER_BATCH,
-        "bad": progress.bad,
-        "bad_first": msgspec.to_builtins(progress.bad_first),
-        "warnings": _warnings(subject.advice, model, progress),
-        "repeated": progress.repeated,
-        "longest": msgspec.to_builtins(progress.longest) if progress.longest.bytes else None,
-        "estimate": {
-            "input_tokens": tokens.input,
-            "output_tokens": tokens.output,
-            "cost": cost.to_manifest() if cost else None,
-        },
+        "input_tokens": tokens.input,
+        "output_tokens": tokens.output,
+        "cost": cost.to_manifest() if cost else None,
     }
-
-
-def _warnings(advice: str, model: Model, progress: Progress) -> list[str]:
-    """What the API would probably reject, though each record is sent."""
-    found = [advice]
-    if progress.long:
-        where = (
-            f"id {progress.long_first_id:,}"
-            if progress.long_first is None
-            else f"line {progress.long_first:,}"
-        )
-        found.append(
-            f"{model.id} has a context window of {model.context:,} tokens. "
-            f"{progress.long:,} records are "
-            f"longer by an estimate of {BYTES_PER_TOKEN} bytes a token, the first with "
-            f"{progress.long_first_tokens:,} "
-            f"tokens ({where}): they will be cut short or rejected. Divide them."
-        )
-    return [message for message in found if message]
