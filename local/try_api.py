@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, api_of, check_token
+from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api, check_token
 from dropbatch.errors import Error
 from local import aws
 from local.processes import stopped_at_end
@@ -44,7 +44,7 @@ def run(file: Path, model: str, environment: Mapping[str, str]) -> int:
     if missing:
         raise Error(f"Set {' and '.join(missing)}.")
     base_url = environment.get("WORKERS_AI_BASE_URL") or DEFAULT_BASE_URL
-    if wrong := check_token(api_of(base_url, environment[ACCOUNT], environment[TOKEN])):
+    if wrong := check_token(Api(base_url, environment[ACCOUNT], environment[TOKEN])):
         raise Error(wrong)
     port = aws.free_port()
     parameters = f"CloudflareAccountId={environment[ACCOUNT]}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 import dropbatch.client.stack
-from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, api_of, check_token
+from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api, check_token
 from dropbatch.client import aws
 from dropbatch.errors import Error
 from local.template import template
@@ -320,7 +320,7 @@ def _what_is_wrong(stack: Stack, settings: dict[str, str], token: str) -> str:
         Error: the token could not be checked.
     """
     if settings["TRANSPORT"] != "worker":
-        api = api_of(settings["WORKERS_AI_BASE_URL"], settings["CLOUDFLARE_ACCOUNT_ID"], token)
+        api = Api(settings["WORKERS_AI_BASE_URL"], settings["CLOUDFLARE_ACCOUNT_ID"], token)
         try:
             wrong = check_token(api)
         except Error as error:

@@ -49,13 +49,6 @@ class Reply:
         """The envelope's `result`; None if there is none."""
         return self.body.get("result") if isinstance(self.body, dict) else None
 
-    @property
-    def is_active(self) -> bool:
-        """Whether a token that was verified can be used: one that has ended is verified, too."""
-        told = self.result if isinstance(self.result, dict) else {}
-        has_ended = told.get("status") in {"disabled", "expired"}
-        return self.status == HTTPStatus.OK and not has_ended
-
     def __str__(self) -> str:
         return f"HTTP {self.status}, code {self.code}"
 
@@ -79,7 +72,7 @@ class Api:
 
     def call(self, method: str, path: str) -> Reply:
         """Call a path below the base URL; `Error` if no reply arrived."""
-        url = f"{self.base_url}{path}"
+        url = f"{self.base_url.rstrip('/')}{path}"
         headers = {"User-Agent": USER_AGENT, "Authorization": f"Bearer {self.token}"}
         request = urllib.request.Request(url, None, headers, method=method)  # noqa: S310 - checked below
         is_secure = request.type == "https"
@@ -122,9 +115,10 @@ def _reply(status: int, answer: Any) -> Reply:  # noqa: ANN401 - urllib's
         return Reply(status, None)
 
 
-def api_of(base_url: str, account: str, token: str) -> Api:
-    """The API as a token calls it; `base_url` perhaps with a slash at its end."""
-    return Api(base_url.rstrip("/"), account, token)
+def _is_active(verified: Reply) -> bool:
+    """Whether a token can be used: one that has ended is verified, too."""
+    told = verified.result if isinstance(verified.result, dict) else {}
+    return verified.status == HTTPStatus.OK and told.get("status") not in {"disabled", "expired"}
 
 
 def check_token(api: Api) -> str:
@@ -144,7 +138,7 @@ def check_token(api: Api) -> str:
         return ""
     paths = ("/user/tokens/verify", f"/accounts/{api.account}/tokens/verify")
     verified = [api.get(path) for path in paths]
-    if any(one.is_active for one in verified):
+    if any(map(_is_active, verified)):
         return (
             f"The token is valid but may not use Workers AI in account {api.account} ({listed}). "
             'Give it "Workers AI - Read" and "Workers AI - Edit" for that account, or correct the '

@@ -29,6 +29,7 @@ from dropbatch.client.find import history, newest, wait_for_job
 from dropbatch.client.job import Job
 from dropbatch.client.progress import describe, duration
 from dropbatch.client.records import lines_of
+from dropbatch.client.report import billed_again
 from dropbatch.core.names import FINAL_JOB_STATES, JOB_ID, JobState, job_record, job_time
 from dropbatch.errors import UsageError
 
@@ -142,14 +143,6 @@ def _cost(cost: Mapping[str, Any] | None) -> str:
     if not cost:
         return "not known: the model's price is not"
     return f"${cost['amount']}{', estimated' if cost['estimated'] else ''}"
-
-
-def billed_again(manifest: dict[str, Any]) -> Iterator[str]:
-    """What a finished job may have been billed for without an answer, a line each."""
-    if submits := manifest.get("unknowable_submits"):
-        yield f"submits of unknown outcome: {submits:,}, which may be billed twice"
-    if batches := (manifest.get("cost") or {}).get("uncollected_batches"):
-        yield f"accepted submits whose answer was not collected: {batches:,}, which are billed"
 
 
 def _first_failure(job: Job, manifest: Mapping[str, Any]) -> str:

@@ -293,7 +293,7 @@ def _tick(stack: Stack) -> Told:
 
 
 def _token(stack: Stack) -> Told:
-    from dropbatch.cli.cloudflare import api_of, check_token
+    from dropbatch.cli.cloudflare import Api, check_token
 
     token = os.environ.get("CLOUDFLARE_API_TOKEN", "").strip()
     if not token:
@@ -303,7 +303,7 @@ def _token(stack: Stack) -> Told:
         )
         return
     found = events.variables_of(stack)
-    api = api_of(found["WORKERS_AI_BASE_URL"], found["CLOUDFLARE_ACCOUNT_ID"], token)
+    api = Api(found["WORKERS_AI_BASE_URL"], found["CLOUDFLARE_ACCOUNT_ID"], token)
     if wrong := check_token(api):
         yield "bad", wrong
     else:

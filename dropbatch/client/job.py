@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,12 +42,7 @@ class Job:
     uploaded: Uploaded | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        """The id and the path."""
         return f"<Job {self.id} {self.path!r}>"
-
-    def _repr_html_(self) -> str:
-        """The same, for a notebook."""
-        return f"<b>{escape(self.path)}</b><br><code>{self.id}</code>"
 
     @classmethod
     def at(cls, stack: Stack, path: str, job_id: str) -> Job:

@@ -13,10 +13,10 @@ import textwrap
 import threading
 import time
 import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import chain
 from typing import Any, NamedTuple, TextIO
 
 from dropbatch.core.names import FINAL_JOB_STATES
@@ -97,20 +97,15 @@ class Progress:
         self._lines = len(lines)
 
     def _fitting(self, width: int, height: int) -> list[str]:
-        """The lines of all jobs; if they do not fit, those that are over are only counted."""
+        """The lines of all jobs; if they do not fit, of those that are not over first."""
         described = {name: self._describe(name, width) for name in self._statuses}
-        lines = [line for one in described.values() for line in one]
-        if len(lines) <= height:
-            return lines
-        if TOTAL in self._statuses:  # It says what the others are.
-            return _first_that_fit(described, self._statuses, height)[0] or lines[:height]
-        unfinished_first = sorted(
-            described, key=lambda one: self._statuses[one].get("state") in FINAL_JOB_STATES
-        )
-        lines, others = _first_that_fit(described, unfinished_first, height - 1)
-        left = Counter(str(self._statuses[name].get("state")) for name in others)
-        rest = ", ".join(f"{count:,} {state}" for state, count in left.items())
-        return [*lines, cut(printable(f"and {left.total():,} more: {rest}"), width)]
+        if sum(map(len, described.values())) <= height:
+            return list(chain.from_iterable(described.values()))
+        is_over = {
+            name: status.get("state") in FINAL_JOB_STATES for name, status in self._statuses.items()
+        }
+        ordered = sorted(described, key=is_over.__getitem__)
+        return list(chain.from_iterable(map(described.__getitem__, ordered)))[:height]
 
     def _size(self) -> os.terminal_size:
         """The size of the terminal that is written to: standard output may be another one."""
@@ -135,19 +130,6 @@ class Progress:
     def _describe(self, name: str, width: int | None) -> list[str]:
         now = time.monotonic()
         return describe(name, self._statuses[name], width, now - self.began, now, self._first[name])
-
-
-def _first_that_fit(
-    described: Mapping[str, list[str]], names: Iterable[str], height: int
-) -> tuple[list[str], list[str]]:
-    """The lines of the first jobs, for which there is room, and the names of the others."""
-    lines, others = list[str](), list[str]()
-    for name in names:
-        if not others and len(lines) + len(described[name]) <= height:
-            lines += described[name]
-        else:
-            others.append(name)
-    return lines, others
 
 
 # ── a job ─────────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from html import escape
@@ -265,17 +265,19 @@ def _group(code: str, message: str, group: Group) -> str:
     return f"<details open><summary>{said}</summary>{where}{examples}</details>"
 
 
+def billed_again(manifest: dict[str, Any]) -> Iterator[str]:
+    """What a finished job may have been billed for without an answer, a line each."""
+    if submits := manifest.get("unknowable_submits"):
+        yield f"submits of unknown outcome: {submits:,}, which may be billed twice"
+    if batches := (manifest.get("cost") or {}).get("uncollected_batches"):
+        yield f"accepted submits whose answer was not collected: {batches:,}, which are billed"
+
+
 def _billed_again(manifest: dict[str, Any], batches: Iterable[dict[str, Any]]) -> list[str]:
-    """What may be billed twice, or is billed without an answer."""
     columns = ("number", "requests", "unknowable_submits", "request_id")
     uncertain = (one for one in batches if one["unknowable_submits"])
     rows = [[one[name] for name in columns] for one in islice(uncertain, MAX_AMBIGUOUS)]
-    lines = []
-    if submits := manifest["unknowable_submits"]:
-        lines.append(f"Submits of which it is unknown whether they were accepted: {submits:,}.")
-    if uncollected := (manifest["cost"] or {}).get("uncollected_batches"):
-        said = "Accepted submits whose answer was not collected, estimated in the cost"
-        lines.append(f"{said}: {uncollected:,}.")
+    lines = list(billed_again(manifest))
     if not rows and not lines:
         return []
     table = _table(("batch", "records", "unknown submits", "request_id"), rows) if rows else ""

@@ -85,14 +85,9 @@ def validate(
     read: Callable[[str], bytes | None] = lambda _: None,
     default_model: str | None = None,
 ) -> dict[str, Any]:
-    """Check a whole file; return what the stack would find in it.
+    """Check a whole file, given as to `Client.submit`; return what the stack would find in it.
 
-    Args:
-        source: as for `Client.submit`.
-        name: as for `Client.submit`.
-        options: as for `Client.submit`; None for one that is not set.
-        read: returns an object of the stack's bucket, or None: `_options.json`.
-        default_model: the stack's, if it is known.
+    `read` returns an object of the stack's bucket, or None: `_options.json`.
     """
     opened = open_source(source, options.get("template"))
     with opened.stream as stream, tempfile.TemporaryFile() as copy:

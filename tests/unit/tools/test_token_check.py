@@ -5,7 +5,7 @@ A wrong token and a wrong permission are different messages.
 
 import pytest
 
-from dropbatch.cli.cloudflare import Api, Reply, api_of, check_token
+from dropbatch.cli.cloudflare import Api, Reply, check_token
 from dropbatch.errors import Error
 from tools import deploy
 from tools.worker_check import check_worker
@@ -54,11 +54,6 @@ def test_says_what_is_wrong(answered, models, verify, words):
     assert bool(told) == bool(words)
     assert TOKEN not in told
     assert asked[0] == (f"{BASE}/accounts/{ACCOUNT}/ai/models/search?per_page=1", TOKEN)
-
-
-@pytest.mark.parametrize("base", [BASE, f"{BASE}/", f"{BASE}//"])
-def test_address_may_end_in_a_slash(base):
-    assert api_of(base, ACCOUNT, "one").base_url == BASE
 
 
 def test_several_tokens_are_named():

@@ -80,7 +80,7 @@ def environment(monkeypatch, tmp_path):
 
 
 def check(url):
-    return check_token(Api(url, "a" * 32, "token"))
+    return check_token(Api(f"{url}/", "a" * 32, "token"))
 
 
 def test_unknown_authority_is_refused(company):

@@ -182,8 +182,7 @@ def test_many_jobs_take_no_more_lines_than_terminal(monkeypatch, lines):
 
     drawn = shown.out.getvalue().splitlines()
     assert len(drawn) <= lines
-    assert "10 completed" in drawn[-2]
-    assert all("completed" not in line for line in drawn[:-2])
+    assert all("completed" not in line for line in drawn)
 
 
 @pytest.mark.parametrize(("lines", "shown"), [(3, 2), (24, 6)])

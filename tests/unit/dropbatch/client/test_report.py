@@ -223,7 +223,7 @@ def test_page_is_bounded_for_any_number_of_batches():
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"unknowable_submits": 3}, "unknown whether they were accepted: 3."),
+        ({"unknowable_submits": 3}, "submits of unknown outcome: 3, which may be billed twice"),
         (
             {
                 "cost": {
@@ -233,7 +233,7 @@ def test_page_is_bounded_for_any_number_of_batches():
                     "uncollected_batches": 2,
                 }
             },
-            "answer was not collected, estimated in the cost: 2.",
+            "answer was not collected: 2, which are billed",
         ),
     ],
 )
