@@ -320,11 +320,11 @@ def _what_is_wrong(stack: Stack, settings: dict[str, str], token: str) -> str:
         Error: the token could not be checked.
     """
     if settings["TRANSPORT"] != "worker":
-        api = Api(settings["WORKERS_AI_BASE_URL"], settings["CLOUDFLARE_ACCOUNT_ID"], token)
+        base_url = settings["WORKERS_AI_BASE_URL"].rstrip("/")
+        api = Api(base_url, settings["CLOUDFLARE_ACCOUNT_ID"], token)
         try:
             wrong = check_token(api)
         except Error as error:
-            base_url = api.base_url
             is_own = base_url != DEFAULT_BASE_URL
             raise Error(
                 f"{error}{f' Is WorkersAiBaseUrl ({base_url}) right?' if is_own else ''}"
