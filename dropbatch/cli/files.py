@@ -39,9 +39,6 @@ def some(names: Sequence[str]) -> str:
     return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES:,} more"
 
 
-# ── what is uploaded ──────────────────────────────────────────────────────────────────────────────
-
-
 def plan(
     sources: Sequence[str], name: str | None, stack: Callable[[], Stack]
 ) -> tuple[list[Planned], bool]:
@@ -167,9 +164,6 @@ def _stored(stack: Stack, url: str, name: str, left_out: list[str]) -> Iterator[
                 continue
             in_place = None if name else path_in_place(stack, one)
             yield Planned(one, in_place or name + key[top:].lstrip("/"))
-
-
-# ── where the results will lie ────────────────────────────────────────────────────────────────────
 
 
 def path_in(folder: Path, path: str) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +102,7 @@ class Following:
         """Download what is wanted; with `--json` print each one's manifest, else a table."""
         counts = Counter(job.path for job in jobs)
         twice = {path for path, count in counts.items() if count > 1}
-        total, cost, code, can_retry = Total(len(jobs)), _Cost(), Exit.DONE, False
+        total, code, can_retry = Total(len(jobs)), Exit.DONE, False
         rows: dict[Job, str] = {}
 
         def get(one: Ended) -> Delivery | Error | None:
@@ -111,7 +110,6 @@ class Following:
 
         for (job, found), done in at_once(get, ended, DOWNLOADS_AT_ONCE):
             total.add(found)
-            cost.add(found)
             code = worst(code, self._exit(found), self._told(job, done))
             rows[job] = _row(job, found, done)
             can_retry |= _can_retry(found)
@@ -123,7 +121,7 @@ class Following:
                 note(f"{job.id}  {said(done)}")
         if not is_json():
             emit(None, *(rows[job] for job in jobs if job in rows))
-            self._note_total(total, cost)
+            self._note_total(total)
             if total.failed_records:
                 _note_failed("JOB...", can_retry=can_retry)
         return code
@@ -153,14 +151,16 @@ class Following:
             note_export(one, f"{job.id}  ")
         return Exit.SOME_FAILED if self.whole and done.merged and done.merged.skipped else Exit.DONE
 
-    def _note_total(self, total: Total, cost: _Cost) -> None:
+    def _note_total(self, total: Total) -> None:
         if not total.over:
             return
         parts = [f"{total.jobs:,} jobs: {total.jobs - total.failed:,} completed"]
         parts += [f"{total.failed:,} not"] if total.failed else []
-        parts += [f"{total.records:,} records", f"{total.failed_records:,} failed", str(cost)]
+        parts += [f"{total.records:,} records", f"{total.failed_records:,} failed"]
+        parts += [f"{'~' if total.is_estimated else ''}${total.cost:f}"] if total.cost else []
+        parts += [f"cost of {total.unpriced:,} not known"] if total.unpriced else []
         where = f" The results are in {self.folder}." if self.folder else ""
-        note(f"{', '.join(filter(None, parts))}.{where}")
+        note(f"{', '.join(parts)}.{where}")
 
 
 def _can_retry(found: dict[str, Any] | Error) -> bool:
@@ -192,32 +192,6 @@ def _row(job: Job, found: dict[str, Any] | Error, done: object) -> str:
 def _cost(manifest: dict[str, Any]) -> str:
     cost = manifest.get("cost")
     return f"{'~' if cost.get('estimated') else ''}${cost['amount']}" if cost else ""
-
-
-@dataclass
-class _Cost:
-    """What several jobs cost together; that of some may not be known."""
-
-    amount: Decimal = Decimal(0)
-    is_estimated: bool = False
-    unknown: int = 0
-
-    def add(self, found: dict[str, Any] | Error) -> None:
-        if isinstance(found, Error):
-            return
-        if cost := found["cost"]:
-            self.amount += Decimal(cost["amount"])
-            self.is_estimated |= bool(cost.get("estimated"))
-        else:
-            self.unknown += 1
-
-    def __str__(self) -> str:
-        known = f"{'~' * self.is_estimated}${self.amount:f}" if self.amount else ""
-        unknown = f"cost of {self.unknown:,} not known" if self.unknown else ""
-        return ", ".join(filter(None, (known, unknown)))
-
-
-# ── files ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def get_files(job: Job, folder: Path, **wanted: Any) -> Delivery:  # noqa: ANN401 - those of `Job.download`

@@ -36,9 +36,6 @@ from dropbatch.errors import UsageError
 STATES = tuple(state.value for state in JobState)  # click would take the names of the members.
 
 
-# ── look ──────────────────────────────────────────────────────────────────────────────────────────
-
-
 @click.command()
 @click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
 @click.option(
@@ -152,9 +149,6 @@ def _first_failure(job: Job, manifest: Mapping[str, Any]) -> str:
     failure = json.loads(next(lines_of(blocks_of(job, entry))))
     where = f"line {failure['line']:,}" if failure.get("line") else f"record {failure['id']:,}"
     return f"{where}: {failure['error']['code']}: {failure['error']['message'][:500]}"
-
-
-# ── control ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @click.command()

@@ -19,8 +19,6 @@ from dropbatch.client.records import (
     ResultFiles,
     answer_column,
     delimiter_of,
-    is_native,
-    native_records,
     table_rows,
 )
 from dropbatch.core.formats.answers import vectors_of
@@ -32,17 +30,13 @@ from dropbatch.errors import Error
 
 CHUNK_RECORDS = 4_096
 """Records of one Arrow batch: 6 MB of embeddings of 384 numbers."""
-JSON_BLOCK_BYTES = 16 << 20
-PARSED_BYTES = 2 << 20
-"""Bytes of a block that one thread of Arrow's JSON reader parses."""
-
-
-# ── a record's answer ─────────────────────────────────────────────────────────────────────────────
 
 
 def vector_of(record: Record) -> list[float] | None:
     """A record's embedding; None if its answer is no embedding."""
     result = record.result
+    if isinstance(result, dict) and isinstance(result.get("data"), list) and "shape" in result:
+        return _only(record, result["data"])
     if isinstance(result, str):  # A table's cell holds an embedding as the API's JSON.
         members = members_of(result.encode()) if result.startswith("{") else None
         result = (
@@ -68,7 +62,7 @@ def _only(record: Record, found: list[Any]) -> list[float] | None:
             f"Record {record.id} has {len(found)} vectors. Send one text a record, or read "
             "them with `Job.results()`."
         )
-    return _numbers(found[0]) if isinstance(found[0], list) else None
+    return _numbers(found[0]) if found and isinstance(found[0], list) else None
 
 
 def _numbers(found: list[Any]) -> list[float] | None:
@@ -82,9 +76,6 @@ def text_of(record: Record) -> str | None:
     return record.result if isinstance(record.result, str) else answer_text(encode(record.result))
 
 
-# ── columns ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def width_of(files: ResultFiles) -> int:
     """How many numbers the first answer's embedding has; 0 if it is none."""
     first = next((one for one in files.records() if one.success), None)
@@ -96,10 +87,7 @@ def record_batches(files: ResultFiles, *, columns: bool = False) -> Any:
     pa = pyarrow()
     width = width_of(files)
     schema = _schema(pa, width)
-    if width and is_native(files.format):
-        batches = _native_batches(pa, files.output(), schema, width)
-    else:
-        batches = (_batch(pa, chunk, schema, width) for chunk in _chunks(files.records()))
+    batches = (_batch(pa, chunk, schema, width) for chunk in _chunks(files.records()))
     own = own_columns(files) if columns and FORMATS[files.format].is_table else None
     if own is None:
         return pa.RecordBatchReader.from_batches(schema, batches)
@@ -168,84 +156,6 @@ def _vectors(pa: Any, vectors: list[list[float] | None], width: int, records: li
     values = pa.Array.from_buffers(pa.float32(), len(numbers), [None, pa.py_buffer(numbers)])
     return pa.FixedSizeListArray.from_arrays(values, width, mask=mask)
 
-
-# ── the native format, read by Arrow's JSON reader ────────────────────────────────────────────────
-
-
-def _native_batches(pa: Any, output: Iterable[bytes], schema: Any, width: int) -> Iterator[Any]:
-    """Embeddings are read by Arrow's JSON reader, a block at a time.
-
-    What it does not take is read line by line.
-    """
-    for block in _whole_lines(output):
-        made = _read_vectors(pa, block, schema, width)
-        if made is not None:
-            yield made
-            continue
-        for chunk in _chunks(native_records([block])):
-            yield _batch(pa, chunk, schema, width)
-
-
-def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Blocks of about `JSON_BLOCK_BYTES` that end with a line."""
-    held = bytearray()
-    for block in blocks:
-        held += block
-        if len(held) >= JSON_BLOCK_BYTES and (end := held.rfind(b"\n") + 1):
-            yield bytes(held[:end])
-            del held[:end]
-    if held:
-        yield bytes(held)
-
-
-def _read_vectors(pa: Any, block: bytes, schema: Any, width: int) -> Any:
-    """A block's batch, if its records have embeddings in the API's usual shape; else None."""
-    from pyarrow import json as arrow_json
-
-    numbers = pa.list_(pa.list_(pa.float32()))
-    wanted = pa.schema(
-        [
-            *((name, schema.field(name).type) for name in ("id", "external_reference", "success")),
-            ("result", pa.struct([("data", numbers)])),
-            ("error", pa.struct([("code", pa.string()), ("message", pa.string())])),
-        ]
-    )
-    options = arrow_json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
-    reading = arrow_json.ReadOptions(block_size=PARSED_BYTES)
-    try:
-        table = arrow_json.read_json(pa.BufferReader(block), reading, options).combine_chunks()
-    except pa.ArrowInvalid:
-        return None
-    found = table.column("result").chunk(0).field("data") if table.num_rows else None
-    if found is None:
-        return None
-    lengths = found.value_lengths()
-    if not pa.compute.all(pa.compute.equal(lengths.drop_null(), 1)).as_py():
-        return None
-    if lengths.null_count != len(table) - pa.compute.sum(table.column("success")).as_py():
-        return None
-    vectors = found.flatten()
-    values = vectors.flatten()
-    if len(values) != width * len(vectors) or values.null_count:
-        return None
-    errors = table.column("error").chunk(0)
-    answers = with_gaps(pa, pa.FixedSizeListArray.from_arrays(values, width), found)
-    columns = [table.column(name).chunk(0) for name in ("id", "external_reference", "success")]
-    return pa.RecordBatch.from_arrays(
-        [*columns, answers, errors.field("code"), errors.field("message")], schema=schema
-    )
-
-
-def with_gaps(pa: Any, vectors: Any, found: Any) -> Any:
-    """The vectors, with null for each record that has none."""
-    if not found.null_count:
-        return vectors
-    present = found.is_valid()
-    positions = pa.compute.subtract(pa.compute.cumulative_sum(present.cast(pa.int64())), 1)
-    return vectors.take(pa.compute.if_else(present, positions, None))
-
-
-# ── a table's own columns ─────────────────────────────────────────────────────────────────────────
 
 _END_COLUMNS = 2
 """`error_code` and `error_message` end an output's rows."""

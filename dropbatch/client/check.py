@@ -96,9 +96,6 @@ def batches_of(planned: Planned, blocks: Iterable[bytes]) -> Iterator[Cut | Chec
     )
 
 
-# ── the beginning ─────────────────────────────────────────────────────────────────────────────────
-
-
 class _BeginningOverError(Exception):
     """The beginning was read to its end, but the file goes on; never leaves this module."""
 

@@ -97,9 +97,6 @@ def _bedrock_manifest(job: Job, manifest: dict[str, Any]) -> list[dict[str, Any]
     return [entry] if found else []
 
 
-# ── whose a folder is ─────────────────────────────────────────────────────────────────────────────
-
-
 def _claim(
     folder: Path, manifest: dict[str, Any], entries: list[dict[str, Any]], *, force: bool
 ) -> Path:
@@ -205,9 +202,6 @@ def writing(path: Path) -> Iterator[None]:
             raise
         kind = Error if error.errno in {errno.ENOSPC, errno.EDQUOT} else UsageError
         raise kind(f"{error.filename or path} cannot be written: {error.strerror}.") from error
-
-
-# ── a file ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def download_file(

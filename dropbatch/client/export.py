@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dropbatch.client.arrow import record_batches, vector_column, width_of, with_gaps
+from dropbatch.client.arrow import record_batches, vector_column, width_of
 from dropbatch.client.download import (
     EXPORTS,
     Downloaded,
@@ -152,7 +152,16 @@ def _vector_texts(batch: Any) -> Any:
     )
     joined = pa.compute.binary_join(lists, ",")
     texts = pa.compute.binary_join_element_wise("[", joined, "]", "")
-    return texts if not column.null_count else with_gaps(pa, texts, column)
+    return texts if not column.null_count else _with_gaps(pa, texts, column)
+
+
+def _with_gaps(pa: Any, vectors: Any, found: Any) -> Any:
+    """The vectors, with null for each record that has none."""
+    if not found.null_count:
+        return vectors
+    present = found.is_valid()
+    positions = pa.compute.subtract(pa.compute.cumulative_sum(present.cast(pa.int64())), 1)
+    return vectors.take(pa.compute.if_else(present, positions, None))
 
 
 def _write_vectorize(batches: Any, path: Path, manifest: Mapping[str, Any]) -> dict[str, int]:

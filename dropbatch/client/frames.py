@@ -16,11 +16,8 @@ from dropbatch.errors import UploadRefused, UsageError
 
 CHUNK_BYTES = 1 << 20
 SUFFIXES = (".parquet", ".pq", ".arrow", ".arrows", ".ipc", ".feather")
-PARQUET, ARROW_FILE, ARROW_STREAM, OLD_FEATHER = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
-"""What the files begin with.
-
-A stream of Arrow is what `Dataset.save_to_disk` of Hugging Face writes.
-"""
+PARQUET, ARROW_FILE, ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
+"""What the files begin with; Hugging Face's `Dataset.save_to_disk` writes a stream."""
 MAGIC_BYTES = 6
 MAX_WHOLE = float(1 << 63)
 SCIENTIFIC = 1e10
@@ -48,10 +45,7 @@ def pyarrow() -> Any:
 
 def is_table(beginning: bytes) -> bool:
     """Whether a file that begins so is one of Parquet's or Arrow's."""
-    return beginning.startswith((PARQUET, ARROW_FILE, ARROW_STREAM, OLD_FEATHER))
-
-
-# ── files ─────────────────────────────────────────────────────────────────────────────────────────
+    return beginning.startswith((PARQUET, ARROW_FILE, ARROW_STREAM))
 
 
 def table_of_file(file: Any) -> Table:
@@ -59,10 +53,6 @@ def table_of_file(file: Any) -> Table:
     pa = pyarrow()
     try:
         beginning = _beginning_of(file)
-        if beginning.startswith(OLD_FEATHER):
-            raise UsageError(
-                "It is Feather's first version. Write it again as version 2, or as Parquet."
-            )
         if beginning.startswith(ARROW_FILE):
             return _arrow_table(pa, pa.ipc.open_file, file)
         if beginning.startswith(ARROW_STREAM):
@@ -112,13 +102,8 @@ def _arrow_table(pa: Any, reader: Any, file: Any) -> Table:
     return Table(opened.schema, batches)
 
 
-# ── frames ────────────────────────────────────────────────────────────────────────────────────────
-
 _UNREADABLE = (TypeError, ValueError, OverflowError)
-"""What pandas and pyarrow raise for values that make no column.
-
-A `UnicodeEncodeError` is one, and Arrow's own are.
-"""
+"""What pandas and pyarrow raise for values that make no column, beside Arrow's own."""
 
 
 def table_of_frame(frame: Any) -> Table:
@@ -131,20 +116,13 @@ def table_of_frame(frame: Any) -> Table:
             raise TypeError from error
         if hasattr(frame, "columns"):
             _check_names(list(map(str, frame.columns)))
+        words = [error] if isinstance(error, UnicodeError) else error.args
+        why = ". ".join(str(one).rstrip(".") for one in words)
         raise UsageError(
-            f"The frame cannot be read: {_words(error)}. Give each column one type, text or "
-            "numbers, or leave it out."
+            f"The frame cannot be read: {why}. Give each column one type, text or numbers, or "
+            "leave it out."
         ) from error
     return Table(reader.schema, lambda _: reader)
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, UnicodeError):
-        return str(error)
-    return ". ".join(str(one).rstrip(".") for one in error.args)
-
-
-# ── columns ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def csv_chunks(table: Table, template: str = "") -> tuple[Iterator[bytes], list[str]]:
@@ -210,15 +188,12 @@ def _is_binary(pa: Any, kind: Any) -> bool:
 def _plain(kind: Any) -> Any:
     """The type of a column's values, without what only stores them in another way."""
     pa = pyarrow()
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+    if pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
     is_text = isinstance(kind, pa.BaseExtensionType) and (
         pa.types.is_string(kind.storage_type) or pa.types.is_large_string(kind.storage_type)
     )
     return kind.storage_type if is_text else kind
-
-
-# ── rows ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _chunks(pa: Any, table: Table, kept: list[str]) -> Iterator[bytes]:
@@ -255,12 +230,10 @@ def _slices(batch: Any) -> Iterator[Any]:
 
 def _cells(pa: Any, column: Any, name: str, row: int, *, only: bool) -> Any:
     """A column as Arrow's CSV writer takes it."""
-    compute, types = pa.compute, pa.types
+    types = pa.types
     try:
         if isinstance(column.type, pa.BaseExtensionType):
             column = column.storage
-        if types.is_run_end_encoded(column.type):
-            column = compute.run_end_decode(column)
         if types.is_dictionary(column.type):
             column = _cells(pa, column.dictionary, name, row, only=False).take(column.indices)
         kind = column.type
@@ -291,9 +264,5 @@ def _numbers(pa: Any, column: Any) -> Any:
         return column.cast(pa.int64())
     if not compute.any(compute.and_(is_whole, compute.greater_equal(size, SCIENTIFIC))).as_py():
         return column
-    whole = (
-        compute.if_else(is_whole, column, pa.scalar(0, column.type))
-        .cast(pa.int64())
-        .cast(pa.string())
-    )
-    return compute.if_else(is_whole, whole, column.cast(pa.string()))
+    whole = compute.if_else(is_whole, column, pa.scalar(0, column.type)).cast(pa.int64())
+    return compute.if_else(is_whole, whole.cast(pa.string()), column.cast(pa.string()))

@@ -132,9 +132,6 @@ class Progress:
         return describe(name, self._statuses[name], width, now - self.began, now, self._first[name])
 
 
-# ── a job ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 def describe(
     name: str,
     status: Mapping[str, Any],
@@ -245,9 +242,6 @@ def duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-# ── where it is shown ─────────────────────────────────────────────────────────────────────────────
-
-
 def shown_to_user() -> Progress | None:
     """Progress in a notebook or on a terminal; None elsewhere, and in other threads."""
     if threading.current_thread() is not threading.main_thread():
@@ -267,8 +261,6 @@ def _notebook() -> Callable[[str], None] | None:
     shown = display({"text/plain": ""}, raw=True, display_id=True)
     return lambda text: shown.update({"text/plain": text}, raw=True)
 
-
-# ── text from uploaders on a terminal ─────────────────────────────────────────────────────────────
 
 _COMMANDS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"

@@ -189,9 +189,6 @@ def answer_column(columns: Columns) -> int:
     return max(at for at, name in enumerate(columns.names) if IS_ANSWER.fullmatch(name))
 
 
-# ── lines and rows ────────────────────────────────────────────────────────────────────────────────
-
-
 def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a file that is given in blocks, without line ends; the last needs none."""
     held: list[bytes] = []

@@ -25,10 +25,8 @@ from dropbatch.client.records import lines_of
 from dropbatch.core.formats.base import NULL, begins, compact
 
 MAX_ERRORS_BYTES, MAX_BATCHES = 16_000_000, 20_000  # What is read of a larger job.
-MAX_AMBIGUOUS = 200
 MAX_GROUPS, MAX_EXAMPLES, MAX_LINES = 50, 3, 8
 MAX_EXAMPLE_CHARACTERS, MAX_GROUP_CHARACTERS = 300, 500
-MIN_CODE_CHARACTERS = 30  # A cell as long holds an id or a digest.
 STEPS, WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 120, 760, 220, 60, 28, 34
 
 STYLE = files("dropbatch.client").joinpath("report.css").read_text().strip()
@@ -180,9 +178,6 @@ def job_page(
     path = manifest["source"]["key"].removeprefix("inbox/")
     ran = f"{_time(manifest['created_at'])} to {_time(manifest['completed_at'])} UTC"
     shown = list(islice(batches, MAX_BATCHES))
-    rows = [
-        [file[name] for name in ("name", "bytes", "lines", "sha256")] for file in manifest["files"]
-    ]
     body = [
         f"<h1>{escape(path)}</h1>",
         f'<p class="soft">Job <code>{escape(manifest["job_id"])}</code>, {escape(ran)}</p>',
@@ -190,9 +185,7 @@ def job_page(
         *_facts(manifest),
         *_chart(manifest, shown),
         *_failures(failures, manifest["counts"]["failed"]),
-        *_billed_again(manifest, shown),
-        "<h2>Files</h2>",
-        _table(("file", "bytes", "lines", "SHA-256"), rows) if rows else "<p>None.</p>",
+        *(f"<p>{escape(line)}.</p>" for line in billed_again(manifest)),
     ]
     head = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -271,33 +264,3 @@ def billed_again(manifest: dict[str, Any]) -> Iterator[str]:
         yield f"submits of unknown outcome: {submits:,}, which may be billed twice"
     if batches := (manifest.get("cost") or {}).get("uncollected_batches"):
         yield f"accepted submits whose answer was not collected: {batches:,}, which are billed"
-
-
-def _billed_again(manifest: dict[str, Any], batches: Iterable[dict[str, Any]]) -> list[str]:
-    columns = ("number", "requests", "unknowable_submits", "request_id")
-    uncertain = (one for one in batches if one["unknowable_submits"])
-    rows = [[one[name] for name in columns] for one in islice(uncertain, MAX_AMBIGUOUS)]
-    lines = list(billed_again(manifest))
-    if not rows and not lines:
-        return []
-    table = _table(("batch", "records", "unknown submits", "request_id"), rows) if rows else ""
-    return ["<h2>May be billed twice</h2>", *(f"<p>{line}</p>" for line in lines), table]
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table of texts and numbers; numbers are aligned to the right."""
-    right = [" class=n" if isinstance(value, int) else "" for value in rows[0]]
-    head = "".join(f"<th{n}>{escape(name)}</th>" for name, n in zip(header, right, strict=True))
-    lines = []
-    for row in rows:
-        cells = zip(map(_cell, row), right, strict=True)
-        lines.append(f"<tr>{''.join(f'<td{n}>{cell}</td>' for cell, n in cells)}</tr>")
-    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
-    return f'<div class="scroll"><table>{body}</table></div>'
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, int):
-        return f"{value:,}"
-    text = escape("" if value is None else str(value))
-    return f"<code>{text}</code>" if len(text) >= MIN_CODE_CHARACTERS else text

@@ -160,8 +160,6 @@ def _local_client() -> tuple[Any, str]:
     return aws.session(place[0], region=place[1]), described.get("stack", DEFAULT_NAME)
 
 
-# ── objects ───────────────────────────────────────────────────────────────────────────────────────
-
 S3 = "s3://"
 CHUNK_BYTES = 1 << 20
 READ_BYTES = 64 << 10

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, TypeVar
 
 from dropbatch.client.job import Job, no_job
@@ -286,6 +287,9 @@ class Total:
     failed: int = 0
     records: int = 0
     failed_records: int = 0
+    cost: Decimal = Decimal(0)
+    is_estimated: bool = False
+    unpriced: int = 0
 
     def add(self, found: Found) -> None:
         """Add a job that is over, or does not exist."""
@@ -296,9 +300,14 @@ class Total:
         self.failed += found["state"] != JobState.COMPLETED
         self.records += found["counts"]["total"] or 0
         self.failed_records += found["counts"]["failed"] or 0
+        if cost := found.get("cost"):
+            self.cost += Decimal(cost["amount"])
+            self.is_estimated |= cost["estimated"]
+        else:
+            self.unpriced += 1
 
     def status(self, waiting: dict[str, str] | None) -> dict[str, Any]:
-        """The same, as `dropbatch.client.progress` shows a job's status."""
+        """The same as a job's status."""
         failed = f", {self.failed:,} failed" if self.failed else ""
         answered = self.records - self.failed_records
         return {

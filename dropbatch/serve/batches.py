@@ -86,7 +86,7 @@ class Batches:
         """Start a batch; return its object.
 
         `resent_within`: seconds before now in which the client sent the same request and got no
-        answer; 0 if it did not. Each batch is billed, so if that request created one, this one does not.
+        answer; 0 if not. Each batch is billed: if that request created one, this one does not.
         """
         record, options = _checked(asked)
         if resent_within and (created := self._created_by(record, resent_within)):

@@ -10,8 +10,6 @@ import re
 import pyarrow as pa
 import pyarrow.csv
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dropbatch.client import arrow as columns
 from dropbatch.client.arrow import record_batches
@@ -54,30 +52,6 @@ def test_embeddings_have_fixed_length():
         [1, "7", False, None, "inference_failed", "why"],
         [2, None, True, [4.0, 5.0, 6.0], None, None],
     ]
-
-
-VECTOR = st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3)
-
-
-@given(st.lists(st.one_of(st.none(), VECTOR), min_size=1, max_size=30), st.integers(1, 400))
-def test_both_readers_agree(vectors, size):
-    output = lines(*(native(at, one, f"r{at}") for at, one in enumerate(vectors)))
-    split = ResultFiles(
-        lambda: [output[at : at + size] for at in range(0, len(output), size)], lambda: (), "native"
-    )
-    expected = table_of(output).to_pylist()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "JSON_BLOCK_BYTES", 200)
-        assert record_batches(split).read_all().to_pylist() == expected
-        patch.setattr(columns, "_read_vectors", lambda *_: None)
-        assert record_batches(split).read_all().to_pylist() == expected
-
-
-def test_usual_embeddings_take_fast_path(monkeypatch):
-    monkeypatch.setattr(columns, "_batch", None)
-
-    assert table_of(THREE.replace(b"7", b'"7"')).num_rows == 3
 
 
 @pytest.mark.parametrize(
@@ -237,7 +211,6 @@ def test_other_exports_are_refused_with_the_way_out(kind, message):
 @pytest.mark.parametrize("format_", ["native", "openai"])
 def test_first_answer_decides_however_late(format_, monkeypatch):
     monkeypatch.setattr(columns, "CHUNK_RECORDS", 4)
-    monkeypatch.setattr(columns, "JSON_BLOCK_BYTES", 100)
     failed = [native(at) for at in range(20)]
     errors = lines(*failed)
     good = native(20, [1, 2])
