@@ -41,7 +41,7 @@ def at_once(
             if under_way == most:
                 yield result()
             under_way += 1
-            Thread(target=call, args=(item,), daemon=True).start()
+            begin(call, item)
         while under_way:
             yield result()
     except Exception:
@@ -49,3 +49,8 @@ def at_once(
             ended.get()
             under_way -= 1
         raise
+
+
+def begin(call: Callable[[In], None], item: In) -> None:
+    """Begin a call on a thread of its own."""
+    Thread(target=call, args=(item,), daemon=True).start()
