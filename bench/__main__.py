@@ -88,11 +88,8 @@ def collect_rows(extent: Extent, folder: Path) -> list[Speed]:
     found = []
     reply = folder / "reply"
     for kind, model in inputs.MOST_ANSWERS.items():
-        for count in (
-            FIRST_BATCH_RECORDS,
-            steps.MAX_RECORDS,
-            min(max_records_per_reply(find_model(model)), extent.answers),
-        ):
+        most = min(max_records_per_reply(find_model(model)), extent.answers)
+        for count in sorted({FIRST_BATCH_RECORDS, steps.MAX_RECORDS, most}):
             collected = steps.Collected(inputs.write_answers(reply, kind, count))
             # A small reply takes a millisecond.
             repeat = max(extent.reply // reply.stat().st_size, 1)

@@ -292,10 +292,6 @@ call and for a record. With less memory, computing takes longer and waiting cost
 million records:
 
 {lambdas}
-
-The whole bill of a million records, with other memory sizes, the same for both functions:
-
-{sizes_table}
 """
 
 
@@ -448,13 +444,6 @@ def report(taken: Computing) -> str:
                     f"{million.seconds_of(name, memory[name]):.0f} s",
                 ]
                 for name in FUNCTIONS
-            ],
-        ),
-        sizes_table=grid(
-            ["memory", "a million records"],
-            [
-                [f"{size:,} MB", f"${million.dollars(dict.fromkeys(memory, size)):.4f}"]
-                for size in (256, 512, 768, 1_024, 1_769)
             ],
         ),
         call_cpu=CALL_CPU * 1e3,

@@ -122,14 +122,12 @@ def _generated(dice: random.Random) -> str:
 PARAGRAPHS = texts(400)
 MOST_ANSWERS = {
     "embeddings of 384 floats": "@cf/baai/bge-small-en-v1.5",
-    "embeddings of 1,024 floats": "@cf/baai/bge-large-en-v1.5",
     "generated text of 400 characters": "@cf/meta/llama-3.1-8b-instruct",
     "two labels": "@cf/huggingface/distilbert-sst-2-int8",
 }
 """The models that answer so: a batch has as many records as its model may have."""
 REPLIES: dict[str, Callable[[random.Random], str]] = {
     "embeddings of 384 floats": _embedding(384),
-    "embeddings of 1,024 floats": _embedding(1024),
     "generated text of 400 characters": _generated,
     "two labels": _label,
 }

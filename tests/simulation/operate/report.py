@@ -192,7 +192,8 @@ def publish(name: str, report: Report) -> bool:
         "# The simulated world in operation",
         "",
         "Written by `make simulate` with `OPERATE`; do not edit. The functions run whole, on one",
-        "simulated clock; the [laws](../docs/invariants.md) are checked after each write.",
+        "simulated clock; the [laws](../docs/invariants.md) are checked after each write. Promises are",
+        "those of [limits](../docs/limits.md) and of `tests/simulation/worlds/judges.py`.",
     ]
     for one in kept.values():
         lines += [
@@ -202,12 +203,11 @@ def publish(name: str, report: Report) -> bool:
             *one["about"],
             f"Played at {one['commit']}.",
             "",
-            "| figure | measured | promised | where |",
-            "| --- | --- | --- | --- |",
+            "| figure | measured | promised |",
+            "| --- | --- | --- |",
         ]
         lines += [
-            f"| {row['name']} | {row['measured']} | {row['promised']} | {row['where']} |"
-            for row in one["figures"]
+            f"| {row['name']} | {row['measured']} | {row['promised']} |" for row in one["figures"]
         ]
         lines.append("")
         lines += (
