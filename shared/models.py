@@ -48,8 +48,7 @@ class ErrorDetail:
     said: str = ""  # key of the API's own words (`shared.api_messages`), if it said any
 
 
-LASTING_SECONDS = 900.0
-"""Seconds of failing or refused calls after which users are told, and deadlines do not wait."""
+LASTING_SECONDS = 900.0  # Of failing calls, to telling users; then deadlines count
 NEVER = 1e11  # A time that does not come, Unix seconds; no item holds an infinite number
 
 
@@ -213,19 +212,16 @@ class Batch:
         return max(min(self.paused + seconds, until - since), 0.0)
 
 
-MAX_JOB_SECONDS = 50 * 86_400
-"""Seconds after which a job ends: before its staging objects and items expire (60 days)."""
+MAX_JOB_SECONDS = 50 * 86_400  # Then a job ends: what it needs expires at 60 days
 TOO_OLD_CODE = ErrorDetail(
     "expired",
     "The job was open for 50 days, longer than Dropbatch keeps what it needs to continue.",
 )
-ACCOUNT_CHANGED = "account_changed"
-"""Code of a job whose account is no longer the stack's, and of its records without an answer."""
+ACCOUNT_CHANGED = "account_changed"  # Code of a job of an account that is not the stack's
 COST_LIMIT = ErrorDetail(
     "cost_limit", "Not sent: with this batch the job would probably cost more than max_cost."
 )
-OF_RECORDS = frozenset({TOO_OLD_CODE.code, ACCOUNT_CHANGED})
-"""Codes of a job's error that its records have too."""
+OF_RECORDS = frozenset({TOO_OLD_CODE.code, ACCOUNT_CHANGED})  # Codes that a job's records have too
 PAST_DEADLINE = ErrorDetail("expired", "The job's deadline_hours were over.")
 
 

@@ -29,10 +29,8 @@ from shared.staged_batch import decode_index
 from shared.workers_ai.results import Answer, parse_answer
 from shared.workers_ai.usage import Usage
 
-MISSING_ITEM_WAITS = (15.0, 60.0, 120.0)
-"""Seconds to wait before each further poll of a batch whose reply lacked items."""
-CAPACITY_WAITS = (20.0, 120.0)
-"""Seconds to wait before each further submit of a batch that failed as a whole for capacity."""
+MISSING_ITEM_WAITS = (15.0, 60.0, 120.0)  # To each further poll after a reply that lacked items
+CAPACITY_WAITS = (20.0, 120.0)  # Seconds to each further submit of a batch that failed whole for it
 MAX_SUBMITS = 3  # Submits of a batch, those with an unknown outcome included
 
 METRIC_OF_CODE = {
@@ -41,13 +39,11 @@ METRIC_OF_CODE = {
 }
 """The metric of failed records with a code: the file's fault, the API's, or (others) no answer."""
 
-VISIT_SECONDS = 60.0
-"""Seconds within which a job with a new part is visited, even if who wrote the part dies."""
+VISIT_SECONDS = 60.0  # In which a job with a new part is visited, whoever dies
 
 MAX_LINES_IN_MEMORY = 1 << 20
 
-WRITE_BYTES = 256 << 10
-"""Bytes of lines that are written together, as many as a processor's cache holds."""
+WRITE_BYTES = 256 << 10  # Bytes of lines written together: a processor's cache holds them
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,14 +86,11 @@ METRIC_OF_REASON = {
     PauseReason.OUTAGE: "Outage",
 }
 """The metric that counts the ticks of a pause."""
-OUTAGE_SECONDS = 600.0
-"""Seconds after which an outage raises the alarm of pauses; every other pause raises it at once."""
+OUTAGE_SECONDS = 600.0  # After which an outage raises the alarm that others raise at once
 
 
-SOON_SECONDS = 600.0
-"""Seconds within which a batch is due that may be submitted; a paused job's is due in a day."""
-MAX_PROBES_EXAMINED = 20
-"""Batches of which one has to be of the stack's account, or the free call probes."""
+SOON_SECONDS = 600.0  # In which a batch is due that may be submitted; a held one is not
+MAX_PROBES_EXAMINED = 20  # Batches of which one has to be of the stack's account
 
 
 def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wait: bool) -> None:

@@ -33,21 +33,14 @@ from shared.services import Invocation, Services
 
 MAX_EXAMINED = 50  # Most due batches that one cycle reads
 MAX_EXAMINED_IN_A_PAUSE = 2
-DISPATCHED_SECONDS = 90.0
-"""Seconds that a message has to be processed before the batch is due again."""
+DISPATCHED_SECONDS = 90.0  # That a message has until its batch is due again
 MAX_SHOWN = 10  # Batches whose jobs show that the queue may not be asked how many messages wait
-MAX_POSTPONED_SECONDS = 1_800.0
-"""Most seconds that a batch is postponed whose model is full; a new one waits less."""
-LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20
-"""Records or bytes above which a job's answers are collected and appended outside of ticks."""
-IDLE_VISIT_SECONDS = 40.0
-"""Seconds of a large job's visit that only shows how far it is: too few to append."""
-CLEAN_SECONDS = 2.0
-"""Seconds in which a job's staged objects are deleted; the rest follows in the next cycle."""
-MAX_TURNS_WAITING, MAX_VISITS_WAITING = 20, 20
-"""Messages that wait in the split queue and in the visit queue, up to which more are sent."""
-NO_ROOM_SECONDS = 20.0
-"""Seconds until the next look at a job for which there was no room, so that it hides no other."""
+MAX_POSTPONED_SECONDS = 1_800.0  # That a batch of a full model waits at most
+LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20  # Above these, ticks wait for no step of a job
+IDLE_VISIT_SECONDS = 40.0  # Of a large job's visit that only shows how far it is
+CLEAN_SECONDS = 2.0  # In which one cycle deletes a job's staged objects
+MAX_TURNS_WAITING, MAX_VISITS_WAITING = 20, 20  # Messages in each queue, up to which more are sent
+NO_ROOM_SECONDS = 20.0  # Until the next look at a job for which there was no room
 
 
 # ── submits ─────────────────────────────────────────────────────────────────────────────────────
@@ -59,8 +52,7 @@ class SubmitCalls:
 
     services: Services  # the process's services
     left: int  # calls that get a token; during a pause that is its probe, if one is due
-    # during a pause, when it may be probed or ends, Unix seconds; None: there is no pause
-    look_at: float | None
+    look_at: float | None  # when the pause, if there is one, may be probed or ends
     rooms: dict[str, tuple[int | None, Wait]] = field(default_factory=dict)  # each model's room
     taken: Counter[str] = field(default_factory=Counter)  # calls taken, likewise
 

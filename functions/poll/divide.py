@@ -28,10 +28,8 @@ from shared.services import Services
 from shared.staged_batch import StagedInfo, decode_index, encode_index, original_spans
 
 MAX_PIECES = 16  # Pieces of one batch: one hexadecimal digit
-MAX_ISOLATION_SUBMITS = 2_000
-"""Pieces of one job; finding one bad record among 5,000 takes about 50."""
-MAX_ALONE = 64
-"""Records that fail alone with one code, while none is answered, before the rest is not sent."""
+MAX_ISOLATION_SUBMITS = 2_000  # Pieces of one job; one bad record among 5,000 takes about 50
+MAX_ALONE = 64  # Records that fail alone, while none is answered, before the rest is not sent
 MAX_IN_VAIN = 99  # Pieces of a job of which nothing was taken
 NEXT_LOOK_SECONDS, MAX_LOOK_SECONDS, LATER_SECONDS = 3.0, 300.0, 60.0
 """Seconds until a batch looks again that waits for others; longer if these are due later."""
@@ -56,9 +54,7 @@ class Tried:
     """What a job's items tell of its division."""
 
     pieces: int = 0  # into how many its batches were divided
-    # whether anything of it was taken: accepted if the batch in question was refused, answered if
-    # it failed after acceptance
-    is_taken: bool = False
+    is_taken: bool = False  # accepted if the batch was refused, answered if it failed later
     alone: Counter[str] = field(default_factory=Counter)  # records that failed alone, by their code
     ahead: float | None = None  # when the batch is due that comes before this one, Unix seconds
 

@@ -45,13 +45,10 @@ from shared.workers_ai.replies import (
 
 DOUBTED_SECONDS = 15.0  # Seconds to the next poll after one of the first doubtful replies
 MISSES = 5  # Polls in a row after which most doubts may be believed
-LONG_DOUBT_SECONDS = 900.0
-"""Seconds over which a doubt lasts that an outage of the API would explain as well."""
-FAILED_SECONDS = 60.0
-"""Seconds over which the API must say that a batch failed, or that its request is refused."""
+LONG_DOUBT_SECONDS = 900.0  # Of a doubt that an outage of the API would explain as well
+FAILED_SECONDS = 60.0  # In which the API must keep saying that a batch failed
 CLOCK_SECONDS = 5.0  # Seconds by which clocks of two functions may differ
-TOLD_WAITS = (2.0, 5.0, 15.0)
-"""Seconds after an event that says that a batch is over at which one still pending is polled."""
+TOLD_WAITS = (2.0, 5.0, 15.0)  # After an event, to the polls of a batch that is pending still
 
 LATE = ErrorDetail("expired", "Workers AI did not finish the batch in time.")
 LOST = ErrorDetail("expired", "Workers AI no longer knew the batch.")
@@ -70,9 +67,7 @@ class Poll:
     job: Job  # the batch's job
     batch: Batch  # as claimed
     permit: Permit  # the poll's
-    # when another id last got a known reply, read before this poll: one that gets it a moment later
-    # proves nothing, because the route may just have begun to work again
-    answered_at: float = 0.0
+    answered_at: float = 0.0  # when another id last got a known reply, before this poll
 
     @property
     def now(self) -> float:
@@ -103,8 +98,7 @@ class Kind(StrEnum):
     FAILED = "failed"  # The API says that the batch failed, by a code or by its status
     REFUSED = "refused"  # A code blames the request
     REFUSED_BY_SERVER = "refused by a server"  # Likewise, with a server's status
-    NO_CAPACITY = "no capacity"
-    """A code says that the model has none, in reply to a poll, which needs none."""
+    NO_CAPACITY = "no capacity"  # In reply to a poll, which needs none
     WITHDRAWN = "withdrawn"  # The model was withdrawn
 
 
@@ -173,8 +167,7 @@ RULES = {
 }
 """Any other reply is no answer: it is never believed, and the batch is polled again."""
 
-PIECE_TIMES, PIECE_SECONDS = 2, 4.0
-"""Polls that believe that a piece failed by what failed the whole, and their seconds."""
+PIECE_TIMES, PIECE_SECONDS = 2, 4.0  # Polls that believe that a piece failed like the whole
 
 
 def _kind_of(reply: Reply, verdict: ErrorClass | None) -> Kind | None:

@@ -45,13 +45,10 @@ from shared.pacing.cost import cost_so_far
 from shared.retry import MAX_CLAIMS, claim_seconds
 from shared.services import Invocation, Services
 
-MAX_DIGEST_READ_BYTES = 1 << 30
-"""Bytes of a file that are read once more for its digest; a local stack's files are small."""
+MAX_DIGEST_READ_BYTES = 1 << 30  # Bytes of a file that are read once more for its digest
 MAX_PARALLEL_COPIES = 8  # Server-side copies at the same time
-MANIFEST_BATCHES = 1_000
-"""Batches that a manifest lists itself; if there are more, `batches.jsonl` lists them."""
-MAX_REFUSED_SECONDS = 300.0
-"""Seconds after the end of a job for which an event that is refused for good is sent again."""
+MANIFEST_BATCHES = 1_000  # Batches that a manifest lists itself; else `batches.jsonl` does
+MAX_REFUSED_SECONDS = 300.0  # In which an event that is refused for good is sent again
 METRIC_OF_STATE = {
     JobState.COMPLETED: "JobsCompleted",
     JobState.FAILED: "JobsFailed",

@@ -24,13 +24,11 @@ from shared.models import BatchState
 from shared.observability import count_broken_law, logger
 from shared.services import Services
 
-MAX_PULLS = 10
-"""Full pulls that follow each other: a backlog of 100,000 messages is read in minutes."""
+MAX_PULLS = 10  # Full pulls that follow each other: minutes for 100,000 messages
 PULL_SECONDS = 20.0  # Seconds that the pulls of one cycle take at most
 SCARCE_EVERY, SCARCE_WITHIN = 10.0, 1.9
 LAST_PULL = 5.0  # Seconds to the last pull, once nothing is outstanding
-FRESH_SECONDS = 60.0
-"""Seconds after an event in which its batch may not be stored yet, or counts though it is done."""
+FRESH_SECONDS = 60.0  # After an event; its batch may not be stored yet, or be done
 
 
 @dataclass(slots=True)

@@ -34,10 +34,8 @@ from shared.services import Services
 
 SEGMENT_BYTES = 64 << 20  # Approximate bytes of parts that one step appends
 MIN_COPY_BYTES = 8 << 20  # Bytes from which a segment is copied as it is; S3 requires 5 MiB
-MIN_STEP_BATCHES, MAX_STEP_BATCHES = 100, 1_000
-"""Final batches that make a step even if their bytes are few, and the most that one step takes."""
-SEGMENTS_BEFORE_DOUBLING = 2_000
-"""Segments of a file after which both sizes above double: 10,000 pieces are enough for 4 TB."""
+MIN_STEP_BATCHES, MAX_STEP_BATCHES = 100, 1_000  # Final batches that make a step, and most of one
+SEGMENTS_BEFORE_DOUBLING = 2_000  # Then sizes double: 10,000 pieces are enough for 4 TB
 PAGE_BATCHES = 100  # Batches read after a gap, to count those that are done
 STEP_SECONDS = 45.0  # Time a run must have left to begin another step
 
@@ -46,16 +44,13 @@ STEP_SECONDS = 45.0  # Time a run must have left to begin another step
 class ReadyBatches:
     """The batches after a file's mark: enough for a step, or all there are."""
 
-    # final batches that follow the mark without a gap, at most `MAX_STEP_BATCHES`
-    leaves: list[Batch]
+    leaves: list[Batch]  # final batches that follow the mark without a gap
     size: int  # bytes they add to the file; 0 for `batches`
     succeeded: int  # records that succeeded, including those up to the mark and some after a gap
     failed: int  # records that failed, likewise
     last: bool  # whether no other batch follows them
-    # those of the batches that were read that the API has not finished
-    pending: PendingBatches = field(default_factory=PendingBatches)
-    # the final batches, and those that were divided into them: their submits are counted
-    submitted: list[Batch] = field(default_factory=list)
+    pending: PendingBatches = field(default_factory=PendingBatches)  # of those that were read
+    submitted: list[Batch] = field(default_factory=list)  # leaves and the divided before them
     for_capacity: int = 0  # the failed records that failed for lack of capacity or time
 
     def fills_a_step(self, job: Job) -> bool:

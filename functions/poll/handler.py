@@ -22,8 +22,7 @@ from shared.observability import LoggingBatchProcessor, logger, metrics
 from shared.pacing.wake import wake as plan_wake
 from shared.services import Invocation
 
-VISIT_AGAIN_SECONDS = 15.0
-"""Seconds until a job is visited again after a command that arrived during another visit."""
+VISIT_AGAIN_SECONDS = 15.0  # After a command that arrived during another visit
 
 processor = LoggingBatchProcessor()
 

@@ -46,8 +46,7 @@ from shared.workers_ai.results import (
 from shared.workers_ai.usage import Usage, usage_of, usage_of_items
 
 MAX_ERROR_CHARACTERS = 1_000  # Characters of the API's message in an error line
-RUN_RECORDS, RUN_BYTES = 64, 1 << 17
-"""Records whose lines are made together, and bytes of results up to which they are."""
+RUN_RECORDS, RUN_BYTES = 64, 1 << 17  # Records whose lines are made together, up to these bytes
 
 _PLAIN_LINE = b'{"id":%d,"external_reference":%b,"success":true,"result":%b}\n'.__mod__
 _NULL = bytes(NULL)
@@ -62,16 +61,12 @@ _encode = msgspec.json.Encoder().encode
 class Answers:
     """A reply's items by the record they answer."""
 
-    # the one item for each answered record, by its place in what was submitted
-    items: dict[int, Item] = field(default_factory=dict)
-    # places for which there is more than one answer, or one for another record
-    contradicted: set[int] = field(default_factory=set)
+    items: dict[int, Item] = field(default_factory=dict)  # by their record's place in the body
+    contradicted: set[int] = field(default_factory=set)  # places with several answers
     foreign: int = 0  # items that name no record of the batch
     repeated: int = 0  # items that repeat another
     usage: Usage = field(default_factory=Usage)  # as the reply reports it
-    # whether the usage is the sum of what the items report, because the reply as a whole reports
-    # less
-    itemized: bool = False
+    itemized: bool = False  # whether the usage is the sum of what the items report
 
 
 def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
@@ -166,8 +161,7 @@ class Answered:
     first_id: int  # id of the first record
     answers: Answers | None  # what the API answered; None if no answer will come
     ending: tuple[str, str] | None = None  # code and message for records without an answer
-    # whether the model makes embeddings, of which those that hold null are none
-    vectors: bool = False
+    vectors: bool = False  # whether the model makes embeddings, which hold no null
 
     def result_of(self, item: Item) -> bytes | None:
         """A good item's result on one line; None for a failed item."""
@@ -375,8 +369,7 @@ def error_text(item: Item) -> str:
 
 # ── formats that keep records as written ──────────────────────────────────────────────────────────
 
-LARGE_RESULT_BYTES, MAX_PARTS = 1 << 20, 500_000
-"""Results from this size on are converted only with so few parts: each may take 200 bytes."""
+LARGE_RESULT_BYTES, MAX_PARTS = 1 << 20, 500_000  # A larger result is converted if it has few parts
 TOO_MANY_PARTS = (
     "rejected",
     f"Its answer has more than {MAX_PARTS:,} parts, too many for this format.",

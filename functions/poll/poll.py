@@ -38,8 +38,7 @@ from shared.workers_ai.usage import mean_answer
 
 POLL_SECONDS = 75.0  # The longest a poll may take, reading a large answer included
 COLLECT_SECONDS = 25.0  # Seconds kept after the poll to store and join the answer
-POLL_BEGUN_SECONDS = 15.0
-"""Seconds that a poll needs at least: a reply that is cut off may be the only whole one."""
+POLL_BEGUN_SECONDS = 15.0  # That a poll needs: a reply cut off may be the only whole one
 KEEPS_PAUSE = {ErrorClass.ACCOUNT, ErrorClass.RATE_LIMIT, ErrorClass.TRY_LATER}
 """Rejections of a pause's probe that do not show that the pause is over."""
 POLL_FAILED = ErrorDetail(

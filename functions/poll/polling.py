@@ -22,20 +22,14 @@ from shared.pacing.breaker import Permit
 from shared.pacing.waits import is_lasting, is_of_account, shown_if_denied, wait_for_account
 from shared.services import Invocation, Services
 
-MAX_OWN_POLLS = 16
-"""Batches that one cycle polls itself, of small jobs only; more are sent to other invocations."""
-OWN_POLLS_SECONDS = 25.0
-"""Seconds that they have, so that other work begins within half a minute even if the API does
-not answer."""
-ANSWERS_RESERVE_SECONDS = 8.0
-"""Seconds of a tick kept after its own polls to store and join their small answers."""
+MAX_OWN_POLLS = 16  # Batches that one cycle polls itself, of small jobs only
+OWN_POLLS_SECONDS = 25.0  # For them, so that other work begins, even in silence
+ANSWERS_RESERVE_SECONDS = 8.0  # Kept after a tick's own polls to join their answers
 BATCHES_PER_MESSAGE = 8  # Batches in one message of the poll queue
 MAX_POLLS_WAITING = 20  # Messages that wait in the poll queue, up to which more are sent
 FULL_SECONDS = 10.0  # Seconds until the batches to poll are read again when that many messages wait
-NO_ROOM_FOR_SECONDS = 300.0
-"""Seconds from when on a batch for which the queue has no room is polled by the tick."""
-REPEAT_SECONDS = 1.0
-"""Seconds to wait before visiting again a job that another invocation had leased."""
+NO_ROOM_FOR_SECONDS = 300.0  # After which a batch without room in the queue is polled
+REPEAT_SECONDS = 1.0  # To the next visit of a job that another invocation had leased
 
 
 @dataclass
@@ -43,8 +37,7 @@ class PollAllowance:
     """Polls that a tick may still make or send."""
 
     calls: int  # no more than can call the API before the next tick
-    # when due batches are read again, Unix seconds; later than now if the poll queue was full
-    look_at: float = 0.0
+    look_at: float = 0.0  # when due batches are read again; later if the queue was full
 
 
 def poll_due_batches(

@@ -35,10 +35,8 @@ from shared.models import Batch, Job, Part
 from shared.services import Services
 from shared.staged_batch import decode_index
 
-LINE_BYTES = 100
-"""About how many bytes a failed record's output line has besides message and reference."""
-FIELDS = {"output": "output", "errors": "error", "retry": "retry"}
-"""By result file, the member of a failed record's lines that it takes."""
+LINE_BYTES = 100  # Of a failed record's output line besides message and reference
+FIELDS = {"output": "output", "errors": "error", "retry": "retry"}  # The member that a file takes
 READ_AHEAD = 4  # Staged batches that are read while the lines of the one before are written
 
 

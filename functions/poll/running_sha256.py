@@ -27,8 +27,7 @@ import sys
 from functools import cache
 
 SHA_BLOCK_BYTES = 64  # Bytes that are hashed at a time
-_WORDS, _LENGTH = 32, 8
-"""Bytes of the hash's eight words, and of the length in bits, first in OpenSSL's SHA256_CTX."""
+_WORDS, _LENGTH = 32, 8  # Bytes of hash and length (in bits), first in OpenSSL's SHA256_CTX
 _REST = bytes(SHA_BLOCK_BYTES + 4) + (32).to_bytes(4, sys.byteorder)
 """What follows between two blocks: no data, the count of its bytes, and the digest's size."""
 

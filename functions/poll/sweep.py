@@ -32,10 +32,8 @@ from shared.pacing.breaker import Permit
 from shared.services import Invocation, Services
 
 PAGE_BATCHES = 100  # Most batches of a page, which takes seconds
-MAX_SWEEP_SECONDS, VISIT_RESERVE_SECONDS = 115.0, 25.0
-"""Seconds that one visit sweeps, and that it leaves to the rest of the visit."""
-SLOW_HOLD_SECONDS = 300.0
-"""Seconds until the second pass: longer than one can run that read the job before."""
+MAX_SWEEP_SECONDS, VISIT_RESERVE_SECONDS = 115.0, 25.0  # Of one visit's sweep, and left to the rest
+SLOW_HOLD_SECONDS = 300.0  # To the second pass: longer than one that read the job before
 PASSES = {
     SweepGoal.END_ALL: 2,
     SweepGoal.END: 2,

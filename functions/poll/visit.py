@@ -38,11 +38,9 @@ from shared.pacing.waits import (
 from shared.retry import CLAIMS_BEFORE_ALARM, MAX_CLAIMS, claim_seconds, exponential, retry_seconds
 from shared.services import Invocation, Services
 
-QUICK_LOOK_BATCHES = 10
-"""Batches read when a part arrived shortly after another, to see whether it was the last."""
+QUICK_LOOK_BATCHES = 10  # Read to see whether a part that came soon was the last
 VISIT_LEASE_SECONDS = 140.0
-MIN_VISIT_SECONDS, MAX_VISIT_SECONDS = 10.0, 180.0
-"""Seconds between two visits of a job, while something changes and when nothing does."""
+MIN_VISIT_SECONDS, MAX_VISIT_SECONDS = 10.0, 180.0  # Between visits, if something changes
 MIN_ANSWERED_RECORDS = 100  # Answered records from which a job's `max_failed_fraction` is tested
 
 

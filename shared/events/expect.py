@@ -17,13 +17,10 @@ from shared.services import Services
 
 FIRST_PULL = 2.0  # Seconds from an acceptance to the first pull, and between two pulls at least
 SHARE_OF_AGE = 1 / 16  # The share of the age of the youngest batch that passes between two pulls
-YOUNG, MOST_YOUNG, MOST_OLD = 600.0, 15.0, 30.0
-"""Seconds between two pulls at most, below this age and above."""
-REFUSED_PULL, REFUSED_NEW_PULL, NEW_FOR = 60.0, 5.0, 60.0
-"""Seconds to the pull after one that was refused; the second, of a queue that is so new."""
+YOUNG, MOST_YOUNG, MOST_OLD = 600.0, 15.0, 30.0  # Between pulls at most, below this age and above
+REFUSED_PULL, REFUSED_NEW_PULL, NEW_FOR = 60.0, 5.0, 60.0  # Seconds after a refusal; of a new queue
 NET_QUANTILE, NET_TIMES, LEAST_NET, MOST_NET = 0.95, 2.0, 120.0, 900.0
-PUT_OFF_FOR = 60.0
-"""Seconds for which a poll is put off at most: then it is seen whether events still come."""
+PUT_OFF_FOR = 60.0  # Seconds for which a poll is put off: then it is seen if events come
 
 
 def pull_interval(age: float) -> float:

@@ -16,8 +16,7 @@ import msgspec
 
 from shared.workers_ai.results import Counter
 
-MAX_EVENT_BYTES = 8_192
-"""Bytes of a message's body that may be an event; documented ones have under 600."""
+MAX_EVENT_BYTES = 8_192  # Of a message's body; documented ones have under 600
 MAX_ID_CHARACTERS = 1_000
 ID_PREFIX = "req-"  # Events name a batch with it, replies without
 OVER = frozenset({"succeeded", "failed"})

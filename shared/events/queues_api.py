@@ -36,8 +36,7 @@ QUEUE_SETTINGS = {"message_retention_period": KEPT_FOR}
 EVENTS = ("batch.succeeded", "batch.failed")
 SUBSCRIPTIONS = "/event_subscriptions/subscriptions"
 PAGE, MAX_PAGES = 100, 20
-NOT_ALLOWED = frozenset({401, 403, 404, 405, 429})
-"""Statuses that say that the token may not do this, or that there is nothing to do it to."""
+NOT_ALLOWED = frozenset({401, 403, 404, 405, 429})  # The token may not, or nothing is there
 CALL_SECONDS = 5.0
 MAX_PULLED_BYTES = 18_000_000  # Bytes of a pull's reply: its messages, of 128 KB each, in base64
 MAX_MESSAGES = 2 * BATCH_SIZE

@@ -36,8 +36,7 @@ class ModelEvents:
     id: str = ""  # of its subscription; empty if there is none
     again_at: float = 0.0  # when one that was refused is tried again, Unix seconds
     problem: str = ""  # why there is none; empty if there is one
-    # when an event of it came last, Unix seconds; 0: none, or one was missing since
-    told_at: float = 0.0
+    told_at: float = 0.0  # when an event of it came last; 0: none, or one was missing since
 
 
 NONE = ModelEvents()

@@ -20,14 +20,11 @@ from shared.events.state import EventsItem, EventsState, Ids, ModelEvents
 from shared.observability import logger
 from shared.services import Services
 
-SET_UP_SECONDS = 5.0
-"""Seconds that a submit waits at most for a set-up, its own or another function's."""
+SET_UP_SECONDS = 5.0  # That a submit waits for a set-up, its own or another's
 LOOK_EVERY = 0.5
 BUSY_FOR = 15.0  # Seconds after which a set-up that was begun is begun again
-UNCHANGED_FOR = 60.0
-"""Seconds for which a process does not look again whether a model is subscribed."""
-REFUSED_FOR, FAILED_FOR = 3_600.0, 60.0
-"""Seconds until a set-up that was refused, or that failed otherwise, is tried again."""
+UNCHANGED_FOR = 60.0  # Seconds for which a process does not look at a subscription again
+REFUSED_FOR, FAILED_FOR = 3_600.0, 60.0  # Seconds to the next set-up after a refusal, a failure
 REMOVE_SECONDS = 30.0
 TAKEN = "another subscription has the events of this model"
 OF_WORKER = "the queue is read by a Worker, which Dropbatch does not replace"
@@ -41,8 +38,7 @@ class Events:
     ids: Ids  # whose each id is
     api: QueuesApi  # the Queues API
     name: str  # of the queue
-    # by model, until when this process need not look whether it is subscribed
-    looked: dict[str, float] = field(default_factory=dict)
+    looked: dict[str, float] = field(default_factory=dict)  # until when, by model
 
 
 def events_of(services: Services) -> Events | None:

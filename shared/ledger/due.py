@@ -12,8 +12,7 @@ from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import ConditionFailedError, Table
 from shared.models import BatchState, DueKind
 
-LIFE_SECONDS = 90 * 86_400
-"""Seconds that an item is kept after its end; during that time a job's item is its tombstone."""
+LIFE_SECONDS = 90 * 86_400  # That an item is kept after its end; a job's is its tombstone
 
 
 @dataclass(frozen=True, slots=True)

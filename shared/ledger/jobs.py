@@ -13,8 +13,7 @@ from shared.errors import LeaseLostError, UnreadableItemError
 from shared.ledger.due import LIFE_SECONDS, job_key
 from shared.models import DueKind, ErrorDetail, Job, JobControl, Status, Wait
 
-READ_TRIES = 4
-"""Times that jobs are asked for which DynamoDB left out of a read of many, because it was busy."""
+READ_TRIES = 4  # Tries to read jobs that a busy DynamoDB left out
 
 
 def still_leased(changed: Job | None, job_id: str) -> Job:

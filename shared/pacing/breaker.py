@@ -36,12 +36,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PROBE_SECONDS = 90.0
-"""Seconds at least that a probe has until there is another: longer than a POST takes."""
-LIFT_LOOK_SECONDS = 2.0
-"""Seconds by which a submit is put off during a pause: it is due when the pause ends."""
-PAUSED_LOOK_SECONDS = 45.0
-"""Most seconds until a paused poll is looked at: it is due within a minute of the pause's end."""
+PROBE_SECONDS = 90.0  # That a probe has until there is another: longer than a POST
+LIFT_LOOK_SECONDS = 2.0  # To the next look at a submit that the pause's end brings
+PAUSED_LOOK_SECONDS = 45.0  # To the next look at a paused poll, at most
 
 
 class PauseReason(StrEnum):
@@ -58,8 +55,7 @@ class PauseReason(StrEnum):
 ALARMED = frozenset(PauseReason) - {PauseReason.MODEL_WAITS}  # Reasons with an alarm of their own
 UNPAID = frozenset({PauseReason.QUOTA_SPENT, PauseReason.CREDITS_SPENT, PauseReason.SPEND_LIMIT})
 """Reasons that something must be paid or raised; at 00:00 UTC the allocation is renewed."""
-LIFTED = frozenset({"paused", *ALARMED})
-"""Codes of waits that somebody may end at any time: whoever does has what waits looked at."""
+LIFTED = frozenset({"paused", *ALARMED})  # Codes of waits that somebody may end at any time
 HELD, MODEL_BUSY, TOO_MANY_CALLS = "paused", "model_busy", "too_many_calls"
 """Codes of waits that no answer of the API decides: an operator, the limits of calls."""
 
@@ -74,8 +70,7 @@ class Rule(NamedTuple):
     stops_polls: bool = False  # whether polls wait too
 
 
-WEAKER = UNPAID | {PauseReason.OUTAGE}
-"""What a refused token, or something unpaid, pauses more than."""
+WEAKER = UNPAID | {PauseReason.OUTAGE}  # What a refused token, or a bill, pauses more than
 RULES = {
     PauseReason.TOKEN_REFUSED: Rule(
         60.0,
@@ -180,8 +175,7 @@ class Controls:
     pause: Pause | None = None
     model_pause: Pause | None = None  # of the model that was asked for
     rate: Rate = field(default_factory=Rate)  # the token bucket
-    # models that are at their limit of outstanding batches
-    full_models: frozenset[str] = frozenset()
+    full_models: frozenset[str] = frozenset()  # at their limit of batches
     stack: StackControl = field(default_factory=StackControl)  # operators' commands
 
     def pause_in_force(self, now: float) -> Pause | None:
@@ -377,8 +371,7 @@ def _next_midnight(now: float) -> float:
 # last got a known reply, and which id was last said to have failed.
 
 KEY = control_key("KNOWN")
-PENDING_EVERY_SECONDS = 60.0
-"""Seconds between two notes of pending replies by one process; every answer is noted."""
+PENDING_EVERY_SECONDS = 60.0  # Between two notes of pending replies by one process
 
 
 class Known(Table):

@@ -37,18 +37,14 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 NO_TOKEN_SECONDS = 5.0  # Approximate seconds until the next look after an empty bucket
-RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 60.0, 900.0
-"""Seconds that calls wait after a 429 that says nothing, and at most after one that does."""
-SAME_RATE_LIMIT_SECONDS = 300.0
-"""A wait that begins within these seconds after the end of the last one continues it."""
+RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 60.0, 900.0  # After a 429, and what it may ask
+SAME_RATE_LIMIT_SECONDS = 300.0  # Between two waits that count as one
 
 CLOUDFLARE_CALLS = 1_200  # Calls with one token that Cloudflare allows in any 5 minutes
-OUTSTANDING_MINUTES = 15
-"""A model may have as many outstanding batches as half of all calls can poll in these minutes."""
+OUTSTANDING_MINUTES = 15  # In which half of all calls can poll a model's batches
 MIN_OUTSTANDING = 2  # Outstanding batches that each model may have, however many other models have
 MAX_FULL_MODELS = 20  # Maximum models named in the control item
-FULL_LOOK_SECONDS = 60.0
-"""About how many seconds until a batch is looked at again whose model is at its limit."""
+FULL_LOOK_SECONDS = 60.0  # To the next look at a batch of a full model, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +55,9 @@ class Free:
     submits: int = 0  # all submits, including these
     polls: int = 0  # polls
     paused: bool = False  # whether a pause prevents submits from using the available calls
-    # when the pause may be probed or ends, Unix seconds; infinite while an operator has paused the
-    # stack
-    look_at: float = 0.0
+    look_at: float = 0.0  # when the pause may be probed or ends; infinite for an operator's
     polls_paused: bool = False  # whether it prevents polls, too
-    # when one of these kinds has a call again that has none now, Unix seconds; 0: each has one
-    next_token: float = 0.0
+    next_token: float = 0.0  # when a kind that has no call now has one; 0: each has one
 
 
 def _soon(now: float) -> Wait:

@@ -29,26 +29,18 @@ from shared.pacing.breaker import control_key
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-SHARE = 0.34
-"""The share of the pending batches that should be finished at the next poll: more is later."""
-FIRST_POLL, UNKNOWN_POLL = 2.0, 22.0
-"""Seconds to the first poll of a new model's first batches, and of its others. By then the first
-ones have shown how long the model takes."""
+SHARE = 0.34  # Of the pending batches that should be finished at the next poll
+FIRST_POLL, UNKNOWN_POLL = 2.0, 22.0  # To the first poll of a model's first batches, and others
 SCOUTS = 6  # How many of a job's batches are the first ones of a new model
-MIN_WAIT, MIN_SHARE, MAX_WAIT = 0.6, 0.15, 900.0
-"""Seconds between two polls; and the share of its age that passes between them at least."""
-MAX_FIRST_WAIT = 300.0
-"""Seconds to the first poll at most: a stall that is over must not hide a fast model."""
-HELD_POLL_SECONDS = 300.0
-"""Seconds to the next poll of a batch of a paused job that is to be submitted again."""
+MIN_WAIT, MIN_SHARE, MAX_WAIT = 0.6, 0.15, 900.0  # Between two polls, in seconds and in ages
+MAX_FIRST_WAIT = 300.0  # Seconds to the first poll: a stall that is over must not hide speed
+HELD_POLL_SECONDS = 300.0  # To the next poll of a paused job's batch
 QUICKER = 0.8
 JITTER = 0.1
 SLOTS = 40  # Times that are kept: with them an item stays below 1 KB, one write unit
 KEPT_LENGTHS = 10  # Batches whose answers' lengths are kept
-LIFE, LONG, LONG_LIFE = 14 * 86_400, 900.0, 6 * 3_600
-"""Seconds for which a time counts; and those of a long one: a stall says little of tomorrow."""
-READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0
-"""Seconds for which a process caches what it read; the second, if that was nothing."""
+LIFE, LONG, LONG_LIFE = 14 * 86_400, 900.0, 6 * 3_600  # In which a time counts; that of a stall
+READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0  # For which what was read is cached; if it was nothing
 PRECISE_BELOW = 20.0  # Seconds below which an age is stored in tenths
 
 Bound = tuple[float, float, int]

@@ -22,16 +22,12 @@ from shared.models import Batch, BatchState, CostLimit, Job, JobTotals
 from shared.workers_ai.usage import Usage
 
 CODE = "cost"  # Of a wait for room; no status shows it, because the job's own answers end it
-PAGE_BATCHES, MOST_READ = 100, 1_000
-"""Batches that one measurement reads beyond the output's mark, and the most if all are final."""
-UNMEASURED = 2
-"""What is left is divided by this as long as no answer has told what this job's answers cost."""
-MOST_UNKNOWN = 8
-"""Times the estimate of what was answered that may be outstanding: later answers may be longer."""
+PAGE_BATCHES, MOST_READ = 100, 1_000  # Batches read beyond the mark, and if all are final
+UNMEASURED = 2  # Divides what is left until an answer tells what answers cost
+MOST_UNKNOWN = 8  # Outstanding at most, in estimates of what was answered
 ANSWERS_SPREAD, TEXTS_SPREAD = 5.0, 1.0
 """Error of a mean of n costs, in means divided by √n: of answers (10 or 10,000 tokens), texts."""
-COST_LOOK_SECONDS, MAX_COST_LOOK_SECONDS = 15.0, 1_800.0
-"""Shortest and longest time until the next look at a batch that waits for room."""
+COST_LOOK_SECONDS, MAX_COST_LOOK_SECONDS = 15.0, 1_800.0  # To a look at a batch without room
 
 
 def allows(job: Job, before: int, more: int) -> bool:

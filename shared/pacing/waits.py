@@ -40,11 +40,9 @@ IMPORTANCE = (
 """Codes of waits; a status shows the first."""
 NOTED_EVERY_SECONDS = 240.0  # Minimum seconds between two such notes of one job
 NOTED_FOR_SECONDS = 4_500.0  # Seconds for which one is shown: what fails is tried at least hourly
-ALARM_AFTER_SECONDS = 3_600.0
-"""Seconds of a wait without an alarm of its own after which that for stuck items is raised."""
+ALARM_AFTER_SECONDS = 3_600.0  # Of a wait without its own alarm, to that of stuck items
 MAX_HELD_SECONDS = 30 * 86_400  # Seconds after which a job that is still paused is cancelled
-AWS_SERVICES = ("S3 ", "DynamoDB ", "SQS ")
-"""What a job cannot go on without; reports of its end are given up after some minutes."""
+AWS_SERVICES = ("S3 ", "DynamoDB ", "SQS ")  # What a job cannot go on without
 
 
 def waiting_for(services: Services, job: Job) -> Wait | None:
