@@ -141,7 +141,6 @@ class _Watched:
         return self.services.api.check_token() is TokenState.GOOD
 
     def _may_submit(self) -> bool:
-        """Whether a batch waits that may be submitted soon, and so will probe it."""
         kinds = (DueKind.FIRST, DueKind.SUBMIT) if self.may_submit else ()
         return any(self._waits_soon(work) for work in kinds)
 

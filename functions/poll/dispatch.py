@@ -148,7 +148,6 @@ def needs_no_call(found: DueItem, now: float) -> bool:
 
 
 def _postpone(services: Services, found: DueItem, until: float) -> None:
-    """Postpone a batch that cannot be submitted now."""
     batch, now = found.batch, services.now()
     wait = max(until - now, 1.0)
     wait = soon_after(wait, wait / 10)
@@ -176,7 +175,6 @@ def dispatch(services: Services, found: list[DueItem]) -> int:
 
 
 def _overdue(found: DueItem, now: float) -> float:
-    """Seconds since a batch was due."""
     return max(now - (found.batch.due_at or now), 0.0)
 
 

@@ -211,7 +211,6 @@ def _divide(services: Services, batch: Batch) -> None:
 
 
 def _sent(places: Sequence[tuple[int, int]]) -> int:
-    """How many of some records the body holds."""
     return sum(1 for place in places if place[1])
 
 

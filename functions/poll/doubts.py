@@ -211,7 +211,6 @@ def process(poll: Poll, reply: Reply, verdict: ErrorClass | None) -> bool:
 
 
 def _report(batch: Batch, kind: Kind | None, code: int | None, verdict: ErrorClass | None) -> None:
-    """Log and count a poll that got no answer."""
     metric = METRIC_OF_CLASS[verdict] if verdict else "ApiErrors"
     count(RULES[kind].metric if kind else metric)
     said = {"reply": kind or "no answer", "code": code, "verdict": verdict}

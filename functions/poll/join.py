@@ -231,7 +231,6 @@ def _plain_lines(
 
 
 def _unsent_lines(batch: Answered, index: int) -> Failure:
-    """The lines of a record that could not be sent."""
     row = batch.rows[index]
     output = failed_line(batch.first_id + index, row, row.code, row.message)
     return Failure(output, error_line(output, row, bytes(row.request)), retry_line(row), row.code)
@@ -303,7 +302,6 @@ def _reference(raw: msgspec.Raw) -> object:
 
 
 def _contradicts(item: Item, ours: msgspec.Raw) -> bool:
-    """Whether both references are strings, and differ."""
     theirs, sent = bytes(item.external_reference), bytes(ours)
     if not (theirs.startswith(b'"') and sent.startswith(b'"')):
         return False
@@ -428,7 +426,6 @@ def _is_convertible(result: bytes) -> bool:
 
 
 def _request(row: RecordEntry, record: bytes, originals: Originals) -> bytes:
-    """A record's request as it is in `errors.jsonl`."""
     return (
         originals.describe(record) if row.request == NO_REFERENCE and record else bytes(row.request)
     )

@@ -8,7 +8,7 @@ A claim that follows one that died looks there first.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from functions.poll import doubts
 from functions.poll.collect import StoredReply, collect, is_partial
@@ -32,7 +32,7 @@ from shared.pacing.waits import clear_failing, show_denied
 from shared.retry import MAX_CLAIMS, claim_seconds, retry_seconds
 from shared.services import Invocation, Services
 from shared.workers_ai.error_codes import ErrorClass, classify_rejection
-from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected, Reply
+from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected
 from shared.workers_ai.results import Answer, parse_answer
 from shared.workers_ai.usage import mean_answer
 
@@ -46,14 +46,6 @@ POLL_FAILED = ErrorDetail(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PollOutcome:
-    """The outcome for one batch: the job it belongs to, and whether the batch became `done`."""
-
-    job_id: str
-    done: bool
-
-
 def needs_call(job: Job, batch: Batch, now: float) -> bool:
     """Whether the API has to be polled, and not only something to be written, divided or ended."""
     is_over = job.is_too_old(now) or job.is_answerless
@@ -61,35 +53,33 @@ def needs_call(job: Job, batch: Batch, now: float) -> bool:
     return has_id and not (batch.ending or batch.isolating or is_over)
 
 
-def poll_batch(
-    invocation: Invocation, job: Job, batch: Batch, permit: Permit | None
-) -> PollOutcome:
-    """Claim a batch and advance it; without a permit, it ends: every call is refused for long."""
+def poll_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit | None) -> bool:
+    """Claim a batch and advance it; return whether that made it `done`.
+
+    Without a permit it ends: every call has been refused for long.
+    """
     services = invocation.services
     now = services.now()
     if needs_call(job, batch, now) and not invocation.allows(POLL_BEGUN_SECONDS + COLLECT_SECONDS):
-        return PollOutcome(job.job_id, done=False)  # it stays due
-    until = now + claim_seconds(
-        batch.claims, min(invocation.seconds_left, POLL_SECONDS + COLLECT_SECONDS) + 10
-    )
-    claim = (
-        services.ledger.claim_poll if batch.isolating is None else services.ledger.claim_isolation
-    )
+        return False  # it stays due
+    seconds = min(invocation.seconds_left, POLL_SECONDS + COLLECT_SECONDS) + 10
+    until = now + claim_seconds(batch.claims, seconds)
+    ledger = services.ledger
     try:
+        claim = ledger.claim_poll if batch.isolating is None else ledger.claim_isolation
         claimed = claim(batch, until)
         if claimed is None:
-            return PollOutcome(job.job_id, done=False)
+            return False
         report_stuck(claimed.claims, job.job_id, batch.number)
         if claimed.claims > MAX_CLAIMS:
-            return PollOutcome(job.job_id, _give_up(services, job, claimed))
-        return PollOutcome(job.job_id, _advance_batch(invocation, job, claimed, permit))
+            return _give_up(services, job, claimed)
+        return _advance_batch(invocation, job, claimed, permit)
     except StorageError as error:
         show_denied(services, replace(job, lease_until=0.0), error)
         # A poll may be repeated, so nobody has to wait for the claim's end. The claim counts, if it
         # was written.
-        services.ledger.postpone(
-            replace(batch, due_at=until), services.now() + retry_seconds(batch.claims)
-        )
+        again_at = services.now() + retry_seconds(batch.claims)
+        ledger.postpone(replace(batch, due_at=until), again_at)
         raise
 
 
@@ -123,15 +113,12 @@ def _poll(
     services, now = invocation.services, invocation.services.now()
     poll = Poll(services, job, batch, permit, answered_at(services, batch))
     count("PollCalls")
-    with services.api.poll(
-        job.plan.model,
-        submission.request_id,
-        min(POLL_SECONDS, invocation.seconds_left - COLLECT_SECONDS),
-        batch.records.sendable,
-    ) as reply:
-        verdict = _verdict(services, reply)
-        # The API may give a whole answer only once, so what tells it from a part is read until S3
-        # gives it.
+    request_id, records = submission.request_id, batch.records.sendable
+    seconds = min(POLL_SECONDS, invocation.seconds_left - COLLECT_SECONDS)
+    with services.api.poll(job.plan.model, request_id, seconds, records) as reply:
+        is_refused = isinstance(reply, Rejected)
+        verdict = classify_rejection(services, reply, polling=True) if is_refused else None
+        # It may give a whole answer only once: what tells it from a part is read until S3 gives it.
         if isinstance(reply, Answer) and invocation.retry(lambda: _waits_for_more(poll, reply)):
             done = doubts.process(poll, Pending(reply.status[:32]), None)
         elif isinstance(reply, Answer):
@@ -164,13 +151,6 @@ def _end_of_accepted(job: Job) -> ErrorDetail:
     return ErrorDetail(job.error.code, f"Workers AI had accepted this request. {job.error.message}")
 
 
-def _verdict(services: Services, reply: Reply) -> ErrorClass | None:
-    """What a reply means, if it is an error."""
-    if not isinstance(reply, Rejected):
-        return None
-    return classify_rejection(services, reply, polling=True)
-
-
 def _collect(services: Services, job: Job, batch: Batch, stored: StoredReply) -> bool:
     """Collect a stored reply; the records that the part of an answer lacks end with the batch."""
     has_id = batch.submission is not None and batch.submission.request_id != ""
@@ -178,10 +158,8 @@ def _collect(services: Services, job: Job, batch: Batch, stored: StoredReply) ->
         return collect(services, job, batch, stored)
     logger.info("part of an answer used", **batch_log_fields(batch))
     now = services.now()
-    keys_of_all = (*batch.partial_replies, stored.key)
-    kept = services.ledger.schedule_poll(
-        batch, now, partial_replies=keys_of_all, claims=batch.claims
-    )
+    all_keys = (*batch.partial_replies, stored.key)
+    kept = services.ledger.schedule_poll(batch, now, partial_replies=all_keys, claims=batch.claims)
     error = PAST_DEADLINE if job.is_past_deadline(now) else LATE
     return kept is not None and end(services, job, kept, error)
 
@@ -216,8 +194,6 @@ def _note_completion(services: Services, job: Job, batch: Batch, reply: Answer, 
     """Remember how long a batch took and its answers are, if its first whole reply shows that."""
     accepted = batch.accepted_at
     if accepted is not None and not batch.given_up and not batch.partial_replies:
-        after, tokens = (
-            max(batch.pending_at - accepted, pending_until(batch.told_at - accepted), 0.0),
-            mean_answer(reply),
-        )
-        services.times.note(job.plan.model, after, now - accepted, now, tokens)
+        told_after = pending_until(batch.told_at - accepted)
+        after = max(batch.pending_at - accepted, told_after, 0.0)
+        services.times.note(job.plan.model, after, now - accepted, now, mean_answer(reply))

@@ -1,7 +1,4 @@
-"""Batches to poll: a tick polls those of small jobs itself.
-
-And sends the others to more invocations.
-"""
+"""Batches to poll: a tick polls those of small jobs, and sends others to more invocations."""
 
 from __future__ import annotations
 
@@ -49,9 +46,8 @@ def poll_due_batches(
     begun = [one for one in found if one.batch.state is BatchState.SUBMITTING]
     polls = [one for one in found if one.batch.state is not BatchState.SUBMITTING]
     in_hand: list[DueItem] = []
-    time = min(
-        over - ANSWERS_RESERVE_SECONDS - services.now(), invocation.seconds_left - COLLECT_SECONDS
-    )
+    own_ends = over - ANSWERS_RESERVE_SECONDS
+    time = min(own_ends - services.now(), invocation.seconds_left - COLLECT_SECONDS)
     if time > POLL_BEGUN_SECONDS:
         in_hand = [one for one in polls if not is_large(one.job, services.now())][:MAX_OWN_POLLS]
     own = {one.due for one in in_hand}
@@ -60,16 +56,14 @@ def poll_due_batches(
     others, room = [one for one in polls if one.due not in own], 0
     if others:
         with shown_if_denied(services, [one.job for one in others]):
-            room = (
-                max(MAX_POLLS_WAITING - services.queues.waiting(services.queues.poll_url), 0)
-                * BATCHES_PER_MESSAGE
-            )
+            waiting = services.queues.waiting(services.queues.poll_url)
+            room = max(MAX_POLLS_WAITING - waiting, 0) * BATCHES_PER_MESSAGE
     handed = _send_polls(services, others[:room])
     if left_over := others[room:]:
         left.look_at = services.now() + FULL_SECONDS
         if time > POLL_BEGUN_SECONDS:
             in_hand += _overdue(left_over, services.now())[: MAX_OWN_POLLS - len(in_hand)]
-    until = min(over - ANSWERS_RESERVE_SECONDS, services.now() + OWN_POLLS_SECONDS)
+    until = min(own_ends, services.now() + OWN_POLLS_SECONDS)
     polled = _poll(invocation, in_hand, until + COLLECT_SECONDS)
     left.calls -= handed + polled
     return recovered + handed + polled
@@ -77,11 +71,8 @@ def poll_due_batches(
 
 def _overdue(found: list[DueItem], now: float) -> list[DueItem]:
     """Those so long overdue that nobody may be reading the poll queue: they block others."""
-    late = [
-        one
-        for one in found
-        if one.batch.due_at is not None and now - one.batch.due_at > NO_ROOM_FOR_SECONDS
-    ]
+    since = now - NO_ROOM_FOR_SECONDS
+    late = [one for one in found if one.batch.due_at is not None and one.batch.due_at < since]
     if late:
         logger.warning(
             "poll queue full; the tick polls itself", job_id=late[0].batch.job_id, batches=len(late)
@@ -96,10 +87,7 @@ def advance_batches(invocation: Invocation, batches: Iterable[tuple[str, str, fl
 
 
 def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf) -> int:
-    """Poll batches, not beyond a time, Unix seconds, and visit their jobs.
-
-    Return how many batches.
-    """
+    """Poll batches, not beyond a time, and visit their jobs; return how many batches."""
     services, polling = invocation.services, invocation.until(until)
     found = [one for one in found if one.batch.state in {BatchState.QUEUED, BatchState.READY}]
     now = services.now()
@@ -107,7 +95,7 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
     postponed(
         services,
         [(one.due, (one, wait)) for one, wait in behind],
-        lambda it: _hold_back(services, *it, now),
+        lambda it: services.ledger.postpone(it[0].batch, now + it[1]),
     )
     held = {one.due for one, _ in behind}
     found = [one for one in found if one.due not in held]
@@ -116,11 +104,9 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
     def step(chosen: tuple[DueItem, Permit | None]) -> str | None:
         """Poll one batch; return its job's id if it got a part, and the job is to be visited."""
         one, permit = chosen
-        outcome = poll_batch(polling, one.job, one.batch, permit)
+        is_done, job_id = poll_batch(polling, one.job, one.batch, permit), one.job.job_id
         # Now, not when all polls of this cycle are over: some take a minute.
-        return (
-            one.job.job_id if outcome.done and not visit_job(invocation, one.job.job_id) else None
-        )
+        return job_id if is_done and not visit_job(invocation, job_id) else None
 
     again = each_contained(services, [(one[0].due, one) for one in chosen], step)
     if wanted := {job_id for job_id in again if job_id}:
@@ -166,10 +152,6 @@ def _seconds_behind(services: Services, found: DueItem, now: float) -> float:
     return wait if job.deadline_at is None or now + wait < job.deadline_at else 0.0
 
 
-def _hold_back(services: Services, found: DueItem, wait: float, now: float) -> Batch | None:
-    return services.ledger.postpone(found.batch, now + wait)
-
-
 def _postpone(services: Services, found: DueItem, refusal: Wait, now: float) -> None:
     """Postpone a poll for which there is no token, or that a pause forbids."""
     ledger, batch, until = services.ledger, found.batch, refusal.until
@@ -185,16 +167,11 @@ def _postpone(services: Services, found: DueItem, refusal: Wait, now: float) -> 
 def _send_polls(services: Services, chosen: list[DueItem]) -> int:
     """Send batches to more invocations of this function; return how many."""
     due_at = services.now() + DISPATCHED_SECONDS
-    sent = postponed(
-        services,
-        [(one.due, one.batch) for one in chosen],
-        lambda batch: services.ledger.postpone(batch, due_at),
-    )
+    items = [(one.due, one.batch) for one in chosen]
+    sent = postponed(services, items, lambda batch: services.ledger.postpone(batch, due_at))
     pairs = [(batch.job_id, batch.number, due_at) for batch in sent]
-    messages = [
-        PollMessage(tuple(pairs[start : start + BATCHES_PER_MESSAGE]))
-        for start in range(0, len(pairs), BATCHES_PER_MESSAGE)
-    ]
+    starts = range(0, len(pairs), BATCHES_PER_MESSAGE)
+    messages = [PollMessage(tuple(pairs[at : at + BATCHES_PER_MESSAGE])) for at in starts]
     with shown_if_denied(services, [one.job for one in chosen]):
         services.queues.send_all(messages)
     return len(pairs)

@@ -29,6 +29,7 @@ from shared.ledger import DueEntry, still_leased
 from shared.models import CANCELLED, Batch, BatchState, Job, JobControl, Sweep, SweepGoal
 from shared.observability import logger
 from shared.pacing.breaker import Permit
+from shared.pacing.cost import waits_for_submit
 from shared.services import Invocation, Services
 
 PAGE_BATCHES = 100  # Most batches of a page, which takes seconds
@@ -94,11 +95,8 @@ def current_sweep(job: Job, now: float) -> Sweep | None:
 def _page(services: Services, job: Job, progress: Sweep) -> tuple[list[Batch], str]:
     """The next readable batches, and the number after which the next page begins, or empty."""
     lost: list[str] = []
-    page = list(
-        services.ledger.batches(
-            job.job_id, after=progress.after, limit=PAGE_BATCHES, unreadable=lost
-        )
-    )
+    after, most = progress.after, PAGE_BATCHES
+    page = list(services.ledger.batches(job.job_id, after=after, limit=most, unreadable=lost))
     if lost:
         logger.error("sweep passes over unreadable batches", job_id=job.job_id, numbers=lost[:10])
     numbers = [batch.number for batch in page] + lost
@@ -109,10 +107,8 @@ def _after(services: Services, progress: Sweep, last: str, adjusted: int) -> Swe
     """The progress after a page: the next one, after the number `last`, the next pass, or none."""
     now = services.now()
     if last:
-        pace = (
-            adjusted * services.budget.slot_seconds if progress.goal is SweepGoal.RELEASE else 0.0
-        )
-        return replace(progress, after=last, due=now + pace)
+        apart = services.budget.slot_seconds if progress.goal is SweepGoal.RELEASE else 0.0
+        return replace(progress, after=last, due=now + adjusted * apart)
     return replace(progress, passes=progress.passes - 1, after="", due=now + SLOW_HOLD_SECONDS)
 
 
@@ -120,11 +116,8 @@ def _adjust_page(invocation: Invocation, job: Job, goal: SweepGoal, page: list[B
     """Adjust each batch in isolation; return how many were adjusted."""
     services = invocation.services
     now, apart = services.now(), services.budget.slot_seconds
-    held = [
-        batch.number
-        for batch in page
-        if batch.held and batch.state is BatchState.READY and not batch.ending
-    ]
+    ready = [one for one in page if one.state is BatchState.READY and not one.ending]
+    held = [one.number for one in ready if one.held]
     slots = {number: now + place * apart for place, number in enumerate(held)}
 
     def adjust(batch: Batch) -> object:
@@ -133,22 +126,14 @@ def _adjust_page(invocation: Invocation, job: Job, goal: SweepGoal, page: list[B
         if goal in {SweepGoal.END, SweepGoal.END_ALL}:
             return _end(invocation, job, goal, batch)
         if goal is SweepGoal.HOLD:
-            return (
-                _waits(batch)
-                and not batch.held
-                and services.ledger.hold(batch, now, job.deadline_at)
-            )
+            may_hold = waits_for_submit(batch) and not batch.held
+            return may_hold and services.ledger.hold(batch, now, job.deadline_at)
         if goal is SweepGoal.RELEASE and batch.number in slots:
             return services.ledger.release(batch, slots[batch.number])
         return None
 
     items = [(DueEntry(batch.job_id, batch.number, None), batch) for batch in page]
     return sum(map(bool, each_contained(services, items, adjust)))
-
-
-def _waits(batch: Batch) -> bool:
-    """Whether a batch waits to be submitted, and for nothing else."""
-    return batch.state is BatchState.READY and not (batch.ending or batch.isolating)
 
 
 def _is_free(batch: Batch, now: float) -> bool:
@@ -161,11 +146,11 @@ def _end(invocation: Invocation, job: Job, goal: SweepGoal, batch: Batch) -> boo
     services = invocation.services
     now = services.now()
     if batch.state is BatchState.QUEUED:
-        return goal is SweepGoal.END_ALL and poll_batch(invocation, job, batch, Permit()).done
+        return goal is SweepGoal.END_ALL and poll_batch(invocation, job, batch, Permit())
     if batch.state is not BatchState.READY or batch.pieces:
         return False
     if batch.isolating:  # The API's reason to refuse it says more than the job's.
-        return _is_free(batch, now) and poll_batch(invocation, job, batch, Permit()).done
+        return _is_free(batch, now) and poll_batch(invocation, job, batch, Permit())
     ending = job.ending(now) or CANCELLED
     # Only that one write ends it: it fails if the batch is submitted meanwhile.
     return collect(services, job, replace(batch, ending=ending), None)

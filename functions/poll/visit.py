@@ -250,7 +250,6 @@ def _next_visit(job: Job, ahead: ReadyBatches, now: float, unchanged: int) -> tu
 
 
 def _status_after(job: Job, ahead: ReadyBatches, now: float) -> Status:
-    """What a status tells now."""
     done, fraction = ahead.succeeded + ahead.failed, job.status.fraction
     if job.total:
         fraction = max(fraction, round(done / job.total, 4))

@@ -87,7 +87,6 @@ def pending_until(told: float) -> float:
 
 
 def _net(late: float) -> float:
-    """The age of the first poll of a batch whose event has not come."""
     return min(max(NET_TIMES * late, LEAST_NET), MOST_NET)
 
 

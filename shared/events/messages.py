@@ -45,7 +45,6 @@ class _CountedMessage(Message, frozen=True):
     """One of a reply whose length nobody knows: many small ones must not fill the memory."""
 
     def __post_init__(self) -> None:
-        """Count it."""
         _counter.count()
 
 

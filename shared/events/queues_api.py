@@ -189,13 +189,11 @@ class QueuesApi:
 
 
 def _wanted(queue_id: str) -> dict[str, Any]:
-    """What a subscription has to be like."""
     destination = {"type": "queues.queue", "queue_id": queue_id}
     return {"enabled": True, "destination": destination, "events": EVENTS}
 
 
 def _text(made: object, name: str) -> str:
-    """A member of a reply."""
     found = made.get(name) if isinstance(made, dict) else None
     if not isinstance(found, str) or not found:
         raise QueuesRefusedError(HTTPStatus.OK, f"a reply without {name}")

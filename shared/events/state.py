@@ -80,7 +80,6 @@ class EventsItem(Table):
     """Reads and writes the item of one account. Calls raise `StorageError` if DynamoDB fails."""
 
     def __init__(self, client: DynamoDBClient, table: str, account: str) -> None:
-        """Use a ready client; nothing is read yet."""
         super().__init__(client, table)
         self.key = control_key(f"EVENTS#{account}")
         self.cached: tuple[float, EventsState] = (0.0, EventsState())

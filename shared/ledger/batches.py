@@ -339,7 +339,6 @@ def _unchanged(batch: Batch) -> dict[str, object]:
 
 
 def _due_at(batch: Batch) -> float:
-    """When an open batch is due."""
     if batch.due_at is None:
         raise InvariantError(f"batch {batch.job_id}/{batch.number} is open but has no due_at")
     return batch.due_at

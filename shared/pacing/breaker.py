@@ -378,7 +378,6 @@ class Known(Table):
     """The item of known replies."""
 
     def __init__(self, client: DynamoDBClient, table: str) -> None:
-        """Use a ready client; nothing is read yet."""
         super().__init__(client, table)
         self._noted_at = 0.0
 

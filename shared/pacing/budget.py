@@ -93,7 +93,6 @@ class Budget(Breaker):
         calls_per_minute: int,
         limit: int | None = CLOUDFLARE_CALLS,
     ) -> None:
-        """Use a ready client."""
         super().__init__(client, table)
         self.burst = max(1, calls_per_minute // 2)
         self.submit_burst = max(1, self.burst // 2)

@@ -90,7 +90,6 @@ class Cadence(Table):
     """Reads and writes the stored times; caches what it read."""
 
     def __init__(self, client: DynamoDBClient, table: str, least: float = 0.0) -> None:
-        """Use a ready client; nothing is read yet."""
         super().__init__(client, table)
         self.least = least
         self.known: dict[str, tuple[float, list[float]]] = {}
@@ -153,7 +152,6 @@ def _chance() -> float:
 
 
 def _bound(wire: Mapping[str, Any]) -> Bound | None:
-    """A stored bound; None for one that cannot be read."""
     try:
         bound: Bound = msgspec.convert(plain(wire), Bound)
     except msgspec.ValidationError:

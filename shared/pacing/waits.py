@@ -198,7 +198,6 @@ def wait_for_account(job: Job, now: float) -> Wait:
 
 
 def _changed_at(job: Job) -> float:
-    """Since when a job waits for its account, as far as was noted; 0: not."""
     return job.wait.since if job.wait and job.wait.code == ACCOUNT_CHANGED else 0.0
 
 

@@ -44,7 +44,6 @@ class LeftDue:
     """When each item is due that an invocation has written, and no message is on its way for."""
 
     def __init__(self) -> None:
-        """Begin with nothing that is due."""
         self._times: dict[tuple[str, str], float] = {}
 
     def note(self, item: Mapping[str, Any], changed: Collection[str]) -> None:

@@ -167,9 +167,7 @@ class PolledBatch:
     ) -> bool:
         """Poll it once, with this many seconds left; return whether it is then done."""
         self.doubles.reply = reply
-        outcome = poll_batch(Invocation(self.services, T + left), self.job, self.seen, permit)
-        assert outcome.job_id == self.job.job_id
-        return outcome.done
+        return poll_batch(Invocation(self.services, T + left), self.job, self.seen, permit)
 
     @property
     def now(self) -> Batch:

@@ -10,7 +10,6 @@ import pytest
 
 from functions.poll import due
 from functions.poll import sweep as module
-from functions.poll.poll import PollOutcome
 from functions.poll.sweep import SLOW_HOLD_SECONDS, sweep
 from shared.errors import LeaseLostError
 from shared.models import (
@@ -105,7 +104,7 @@ def ledger(monkeypatch):
     def poll_batch(_invocation, job, batch, permit):
         assert (permit.pause, permit.model_pause) == (None, None)
         swept.note("polled", batch)
-        return PollOutcome(job.job_id, done=True)
+        return True
 
     monkeypatch.setattr(module, "poll_batch", poll_batch)
     return swept
