@@ -116,8 +116,9 @@ def _poll(
     request_id, records = submission.request_id, batch.records.sendable
     seconds = min(POLL_SECONDS, invocation.seconds_left - COLLECT_SECONDS)
     with services.api.poll(job.plan.model, request_id, seconds, records) as reply:
-        is_refused = isinstance(reply, Rejected)
-        verdict = classify_rejection(services, reply, polling=True) if is_refused else None
+        verdict = None
+        if isinstance(reply, Rejected):
+            verdict = classify_rejection(services, reply, polling=True)
         # It may give a whole answer only once: what tells it from a part is read until S3 gives it.
         if isinstance(reply, Answer) and invocation.retry(lambda: _waits_for_more(poll, reply)):
             done = doubts.process(poll, Pending(reply.status[:32]), None)
