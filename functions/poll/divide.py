@@ -158,8 +158,7 @@ def _divide(services: Services, batch: Batch) -> None:
     bounds = boundaries(rows, batch.pieces)
     now = services.now()
     numbers = [f"{batch.number}.{index:x}" for index in range(len(bounds))]
-    # The last piece first: it holds the end from which split continues, wherever this function
-    # dies.
+    # The last piece first: it holds the end from which split continues, if this function dies.
     for number, (begin, end) in reversed(list(zip(numbers, bounds, strict=True))):
         sent = [place for place in places[begin:end] if place[1]]
         # The records of a piece are contiguous in the body, with their commas.
@@ -170,18 +169,10 @@ def _divide(services: Services, batch: Batch) -> None:
         )
         start, size = kept[begin][0], sum(kept[end - 1]) - kept[begin][0]
         originals = store.get(key, batch.records.body_size + start, size)
-        staged = StagedInfo(
-            end - begin,
-            len(sent),
-            len(body),
-            batch.records.end if end == len(rows) else None,
-            originals_size=size,
-        )
-        store.put_if_absent(
-            keys.staged(batch.job_id, number),
-            body + originals + encode_index(rows.section(begin, end)),
-            staged.metadata(),
-        )
+        last = batch.records.end if end == len(rows) else None
+        staged = StagedInfo(end - begin, len(sent), len(body), last, originals_size=size)
+        content = body + originals + encode_index(rows.section(begin, end))
+        store.put_if_absent(keys.staged(batch.job_id, number), content, staged.metadata())
         piece = Batch(
             job_id=batch.job_id,
             number=number,
@@ -222,8 +213,7 @@ def give_up(services: Services, batch: Batch) -> None:
     if any(services.ledger.batches(batch.job_id, prefix=f"{batch.number}.", limit=1)):
         services.ledger.finish_division(batch, services.now())
     else:
-        why = "the batch could not be divided (see the poll function's log)"
-        reason = _not_sent(batch, why)
+        reason = _not_sent(batch, "the batch could not be divided (see the poll function's log)")
         services.ledger.undo_pieces(batch, reason, services.now())
 
 

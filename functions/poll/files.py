@@ -55,16 +55,14 @@ class ReadyBatches:
 
     def fills_a_step(self, job: Job) -> bool:
         """Whether they are enough for a step, although more will come."""
-        return len(self.leaves) >= MIN_STEP_BATCHES or self.size >= _grown(
-            SEGMENT_BYTES, job.output
-        )
+        enough = _grown(SEGMENT_BYTES, job.output)
+        return len(self.leaves) >= MIN_STEP_BATCHES or self.size >= enough
 
 
 def progress_of(job: Job, kind: Kind) -> ResultFileProgress:
     """How much of one of a job's result files has been appended."""
-    return {"output": job.output, "errors": job.errors, "retry": job.retry, "batches": job.batches}[
-        kind
-    ]
+    progress: ResultFileProgress = getattr(job, kind)
+    return progress
 
 
 def next_final_batches(
@@ -126,13 +124,9 @@ def _fault(batch: Batch, expected: int) -> str:
     """Why a final batch does not follow the records before it; empty if it does."""
     if batch.part is None:
         return f"batch {batch.number} is done and names no part"
-    if (
-        batch.records.first_id != expected
-        or batch.part.succeeded + batch.part.failed != batch.records.requests
-    ):
-        return (
-            f"batch {batch.number} begins with record {batch.records.first_id}, expected {expected}"
-        )
+    first, lines = batch.records.first_id, batch.part.succeeded + batch.part.failed
+    if first != expected or lines != batch.records.requests:
+        return f"batch {batch.number} begins with record {first}, expected {expected}"
     return ""
 
 
@@ -153,9 +147,8 @@ def append_segment(
     step = _after(job, kind, ahead)
     with tempfile.TemporaryFile() as spool:
         if progress.growing:
-            spool.writelines(
-                services.store.blocks(growing_key(job, kind, progress), 0, progress.growing_size)
-            )
+            key = growing_key(job, kind, progress)
+            spool.writelines(services.store.blocks(key, 0, progress.growing_size))
         digest = None
         if is_possible():
             digest = RunningSha256(progress.sha, _tail(services, job, kind, spool))
@@ -167,18 +160,17 @@ def append_segment(
         length = spool.tell()
         if length > progress.growing_size:
             size = progress.size + length - progress.growing_size
-            step = step._replace(
-                progress=replace(step.progress, size=size, sha=digest.state() if digest else "")
-            )
+            sha = digest.state() if digest else ""
+            step = step._replace(progress=replace(step.progress, size=size, sha=sha))
             if final and not has_segments(progress):
                 # A file of one piece holds every batch there is: any run writes the same bytes.
                 spool.seek(0)
                 put_file(services, job, kind, spool)
             else:
                 step = _put_segment(services, job, kind, spool, step)
-    changes: dict[str, object] = {kind: step.progress} | (
-        {"sums": step.sums} if kind == "output" else {}
-    )
+    changes: dict[str, object] = {kind: step.progress}
+    if kind == "output":
+        changes["sums"] = step.sums
     if job.wait and job.wait.code == CALLS_DENIED:  # Its next status no longer shows it.
         changes |= {"wait": None, "status": replace(job.status, sha="")}
     return still_leased(services.ledger.note_appended(job, changes), job.job_id)

@@ -39,18 +39,16 @@ LINE_BYTES = 100  # Of a failed record's output line besides message and referen
 FIELDS = {"output": "output", "errors": "error", "retry": "retry"}  # The member that a file takes
 READ_AHEAD = 4  # Staged batches that are read while the lines of the one before are written
 
+Read = Callable[[int, int], bytes]  # Reads bytes of what is staged, from a place on
+
 
 def lines_of(
     services: Services, job: Job, batch: Batch, rows: RecordIndex, answers: Answers | None
 ) -> Iterator[bytes | Failure]:
     """The batch's result lines, in the upload's format; what is staged is read if they need it."""
-    key, answered = (
-        keys.staged(job.job_id, batch.number),
-        _answered(services, job, batch, rows, answers),
-    )
-    return _lines(
-        services, job, batch, answered, lambda *section: services.store.get(key, *section)
-    )
+    answered = _answered(services, job, batch, rows, answers)
+    read = partial(services.store.get, keys.staged(job.job_id, batch.number))
+    return _lines(services, job, batch, answered, read)
 
 
 def _answered(
@@ -61,18 +59,12 @@ def _answered(
 
 
 def _lines(
-    services: Services,
-    job: Job,
-    batch: Batch,
-    answered: Answered,
-    read: Callable[[int, int], bytes],
+    services: Services, job: Job, batch: Batch, answered: Answered, read: Read
 ) -> Iterator[bytes | Failure]:
     if not job.plan.converts:
         return join(answered, _request_reader(job, batch, answered.rows, read))
-    form = form_of(services.store, job)
-    originals = Originals(
-        read(batch.records.body_size, batch.records.originals_size), describer_of(form)
-    )
+    form, records = form_of(services.store, job), batch.records
+    originals = Originals(read(records.body_size, records.originals_size), describer_of(form))
     request_id = batch.submission.request_id if batch.submission else ""
     facts = BatchFacts(job.job_id, job.plan.model, request_id, batch.accepted_at or 0.0)
     writer = writer_of(form, target_of(job.plan.known_model))
@@ -84,7 +76,7 @@ def _ending(services: Services, batch: Batch) -> tuple[str, str] | None:
 
 
 def _request_reader(
-    job: Job, batch: Batch, rows: RecordIndex, read: Callable[[int, int], bytes]
+    job: Job, batch: Batch, rows: RecordIndex, read: Read
 ) -> Callable[[int], bytes]:
     """A function that returns a record's request on one line; it reads the body once."""
 
@@ -107,74 +99,49 @@ def _request_reader(
 def unwritten_part(services: Services, job: Job, batch: Batch) -> tuple[Part, Counter[str]]:
     """The part of a batch without any answer, its sizes estimated; and failed records by code."""
     code, message = _ending(services, batch) or ("missing_response", "")
-    sent = batch.records.originals_size or batch.records.body_size
-    # Then its item tells enough: references are part of the body.
-    if batch.records.sendable == batch.records.requests:
-        output = (
-            batch.records.requests * (LINE_BYTES + len(message))
-            + batch.records.body_size
-            + batch.records.originals_size
-        )
-        part = Part(
-            "", output, output + sent, sent, batch.records.requests, 0, batch.records.requests
-        )
-        return part, Counter({code: batch.records.requests})
-    rows = decode_index(
-        services.store.get(keys.staged(job.job_id, batch.number), batch.index_offset)
-    )
+    records, number = batch.records, batch.records.requests
+    sent = records.originals_size or records.body_size
+    if records.sendable == number:  # Then its item tells enough: references are part of the body.
+        output = number * (LINE_BYTES + len(message)) + records.body_size + records.originals_size
+        part = Part("", output, output + sent, sent, number, 0, number)
+        return part, Counter({code: number})
+    key = keys.staged(job.job_id, batch.number)
+    rows = decode_index(services.store.get(key, batch.index_offset))
     failed = Counter(fault.code for fault in rows.faults.values())
     if sendable := len(rows) - failed.total():
         failed[code] += sendable
     if job.plan.converts:
         may_be = [(size, rows.faults.get(index)) for index, size in enumerate(rows.originals)]
-        retried = [
-            size
-            for size, fault in may_be
-            if size and not (fault and not is_retried(fault.code, fault.request))
-        ]
+        kept = [one for one in may_be if one[1] is None or is_retried(one[1].code, one[1].request)]
+        retried = [size for size, _ in kept if size]
     else:
         retried = [length for length in rows.lengths if length]
-        retried += [
-            len(retry_line(row)) - 1 for index in rows.faults if retry_line(row := rows[index])
-        ]
+        mended = [retry_line(rows[index]) for index in rows.faults]
+        retried += [len(line) - 1 for line in mended if line]
     faults = sum(len(fault.message) + len(bytes(fault.request)) for fault in rows.faults.values())
     references = sum(len(bytes(one)) for one in rows.references)
-    output = (
-        len(rows) * (LINE_BYTES + len(message)) + references + faults + batch.records.originals_size
-    )
-    errors = output + sent
+    output = len(rows) * (LINE_BYTES + len(message)) + references + faults + records.originals_size
     retry = sum(retried) + len(retried)
-    return Part("", output, errors, retry, len(retried), 0, len(rows)), failed
+    return Part("", output, output + sent, retry, len(retried), 0, len(rows)), failed
 
 
 def unwritten_lines(
-    services: Services,
-    job: Job,
-    batches: Iterable[Batch],
-    kind: Literal["output", "errors", "retry"],
+    services: Services, job: Job, batches: Iterable[Batch], kind: Kind
 ) -> Iterator[bytes]:
     """For each batch without any answer, its lines of one result file."""
     wanted = list(batches)
     # Output lines of native records hold nothing of their requests.
     from_index = kind == "output" and not job.plan.converts
     starts = [batch.index_offset if from_index else 0 for batch in wanted]
-    sections = [
-        (keys.staged(job.job_id, batch.number), start)
-        for batch, start in zip(wanted, starts, strict=True)
-    ]
-    found = services.store.read_ahead(sections, READ_AHEAD)
+    places = [keys.staged(job.job_id, batch.number) for batch in wanted]
+    found = services.store.read_ahead(list(zip(places, starts, strict=True)), READ_AHEAD)
     for batch, start, staged in zip(wanted, starts, found, strict=True):
         rows = decode_index(staged[batch.index_offset - start :])
         if from_index:
             code, message = _ending(services, batch) or ("", "")
             yield b"".join(
-                failed_line(
-                    batch.records.first_id + index,
-                    row,
-                    row.code or code,
-                    row.message if row.code else message,
-                )
-                for index, row in enumerate(rows)
+                failed_line(id_, row, row.code or code, row.message if row.code else message)
+                for id_, row in enumerate(rows, batch.records.first_id)
             )
         else:
             answered = _answered(services, job, batch, rows, None)

@@ -8,6 +8,7 @@ records without gap or overlap.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dropbatch.core.names import FINAL_JOB_STATES, JobState
@@ -81,25 +82,17 @@ def visit_job(invocation: Invocation, job_id: str) -> bool:
         # A visit may be repeated, so nobody has to wait for the lease's end. The claim counts, if
         # it was written. Later the lease is kept: parts that arrive must not use up its tries.
         if job.claims < CLAIMS_BEFORE_ALARM:
-            services.ledger.retry_job(
-                replace(job, lease_until=until),
-                services.now() + retry_seconds(job.claims),
-                job.claims + 1,
-            )
+            again_at = services.now() + retry_seconds(job.claims)
+            services.ledger.retry_job(replace(job, lease_until=until), again_at, job.claims + 1)
         raise
 
 
 def _visit_soon_if_limited(services: Services, job: Job) -> None:
     """Have a job with `max_cost` visited soon: what a batch has cost may give others room."""
-    soon = (
-        job.status.at + MIN_VISIT_SECONDS / 2
-    )  # Sooner than for its status, for which nobody wakes.
-    if (
-        job.cost is not None
-        and not job.cost.is_reached
-        and job.due_at is not None
-        and job.due_at > soon
-    ):
+    # Sooner than for its status, for which nobody wakes.
+    soon = job.status.at + MIN_VISIT_SECONDS / 2
+    is_limited = job.cost is not None and not job.cost.is_reached
+    if is_limited and job.due_at is not None and job.due_at > soon:
         services.ledger.bring_visit_forward(job, soon)
 
 
@@ -183,21 +176,14 @@ def _fault(services: Services, job: Job, ahead: ReadyBatches) -> ErrorDetail | N
         return TOO_OLD_CODE
     if fault := account_fault(services, job, services.now()):
         return fault
-    failed = ahead.failed - ahead.for_capacity
+    failed, limit = ahead.failed - ahead.for_capacity, job.max_failed_fraction
     answered = ahead.succeeded + failed
-    limit = job.max_failed_fraction
-    if (
-        limit is None
-        or job.cancelled
-        or answered < MIN_ANSWERED_RECORDS
-        or failed <= limit * answered
-    ):
+    if limit is None or job.cancelled or answered < MIN_ANSWERED_RECORDS:
         return None
-    message = (
-        f"{failed:,} of the first {answered:,} records failed, more than "
-        "max_failed_fraction allows."
-    )
-    return ErrorDetail("too_many_failures", message)
+    if failed <= limit * answered:
+        return None
+    said = f"{failed:,} of the first {answered:,} records failed"
+    return ErrorDetail("too_many_failures", f"{said}, more than max_failed_fraction allows.")
 
 
 def _is_all(job: Job, ahead: ReadyBatches) -> bool:
@@ -230,8 +216,7 @@ def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
     if released is None:
         return
     if (sweep_at := next_sweep(released, now)) is not None and sweep_at < due:
-        # An error or a command came during this visit, and the release has moved what made the job
-        # due for it.
+        # An error or a command came during this visit, and the release has moved the due time.
         services.ledger.bring_visit_forward(released, max(sweep_at, now))
     _release(services, job, released, unfinished)
 
@@ -250,12 +235,10 @@ def _next_visit(job: Job, ahead: ReadyBatches, now: float, unchanged: int) -> tu
 
 
 def _status_after(job: Job, ahead: ReadyBatches, now: float) -> Status:
-    done, fraction = ahead.succeeded + ahead.failed, job.status.fraction
+    succeeded, failed, fraction = ahead.succeeded, ahead.failed, job.status.fraction
     if job.total:
-        fraction = max(fraction, round(done / job.total, 4))
-    return replace(
-        job.status, at=now, fraction=fraction, succeeded=ahead.succeeded, failed=ahead.failed
-    )
+        fraction = max(fraction, round((succeeded + failed) / job.total, 4))
+    return replace(job.status, at=now, fraction=fraction, succeeded=succeeded, failed=failed)
 
 
 def _shown(services: Services, job: Job, ahead: ReadyBatches) -> dict[str, Any]:
@@ -272,9 +255,8 @@ def _spent(services: Services, job: Job) -> tuple[dict[str, object], list[Batch]
     """What the job item stores of its limit, if it has one, and its first unfinished batches."""
     if job.cost is None or job.cost.is_reached:
         return {}, []
-    found, unfinished = cost.measure(
-        services.ledger, job, job.cost, lambda one: is_overdue(services, one)
-    )
+    overdue = partial(is_overdue, services)
+    found, unfinished = cost.measure(services.ledger, job, job.cost, overdue)
     return {"cost": found}, unfinished
 
 
