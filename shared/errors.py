@@ -1,49 +1,30 @@
-"""The exception hierarchy.
+"""The exceptions of both functions: adapters translate foreign errors, the rest sees only these.
 
-Adapters translate the errors of foreign systems; the code above them sees only these.
-
-    DropbatchError
-    ├── PermanentError              a retry changes nothing
-    │   ├── ConfigurationError      the operator's fault: the message names every bad variable
-    │   └── InvariantError          Dropbatch's fault: the ledger contradicts itself; an alarm
-    │       └── UnreadableItemError an item does not match its schema
-    └── RetryableError              nobody's fault: a service did not answer; tried again
-        ├── UploadDeniedError       S3 does not hand out an upload; tried for a day
-        ├── StorageError            an AWS service rejected the call, or did not answer
-        │   ├── ObjectNotFoundError nothing is stored under the key
-        │   ├── RefusedError        AWS refuses the call, and will until somebody changes something
-        │   └── WriteConflictError  two conditional writes of one object collided
-        └── LeaseLostError          another invocation works on the item now; stop
-
-A fault of the user's upload is `dropbatch.errors.UploadRefused`. A reply of the Workers AI API is a
-value, not an exception: see `shared.workers_ai.replies` and `.error_codes`.
+A fault of the user's upload is `dropbatch.core.errors.UploadRefused`. A reply of the Workers AI API
+is a value, not an exception: see `shared.workers_ai.replies` and `.error_codes`.
 """
 
 from __future__ import annotations
 
 
-class DropbatchError(Exception):
-    """The base class of all exceptions that Dropbatch defines."""
+class ConfigurationError(Exception):
+    """The operator's fault: the message names every bad environment variable."""
 
 
-class PermanentError(DropbatchError):
-    """A retry changes nothing."""
-
-
-class ConfigurationError(PermanentError):
-    """The operator's fault: an environment variable is missing or out of range."""
-
-
-class InvariantError(PermanentError):
-    """The ledger contradicts itself; nothing may be finished on that basis."""
+class InvariantError(Exception):
+    """Dropbatch's fault: the ledger contradicts itself; nothing may be finished on that basis."""
 
 
 class UnreadableItemError(InvariantError):
     """An item of the ledger does not match its schema."""
 
 
-class RetryableError(DropbatchError):
+class RetryableError(Exception):
     """Nobody's fault; the queue's next delivery or the next tick tries again."""
+
+
+class LeaseLostError(RetryableError):
+    """Another invocation works on the item now, and does what is left to do."""
 
 
 class StorageError(RetryableError):
@@ -52,6 +33,10 @@ class StorageError(RetryableError):
 
 class ObjectNotFoundError(StorageError):
     """Nothing is stored under the key, or no longer that version."""
+
+
+class WriteConflictError(StorageError):
+    """Two conditional writes of one object collided (409)."""
 
 
 class RefusedError(StorageError):
@@ -67,10 +52,6 @@ class RefusedError(StorageError):
         self.said = said
 
 
-class WriteConflictError(StorageError):
-    """Two conditional writes of one object collided (409)."""
-
-
 class UploadDeniedError(RetryableError):
     """S3 does not hand out an upload, and perhaps never will; `said` is for the user.
 
@@ -81,7 +62,3 @@ class UploadDeniedError(RetryableError):
         super().__init__(said)
         self.said = said
         self.wait = wait
-
-
-class LeaseLostError(RetryableError):
-    """Another invocation works on the item now, and does what is left to do."""

@@ -6,6 +6,7 @@ Chat completions call them `prompt_tokens` and `completion_tokens`, the Response
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,15 +14,13 @@ from typing import NamedTuple
 import msgspec
 
 from dropbatch.core.formats.base import NULL
-from shared.workers_ai.results import Answer, Item, decode_member, has_failed
+from shared.workers_ai.results import Answer, Item, has_failed
 
 MAX_TOKENS = 2**53 - 1
 """JSON readers could not distinguish a larger number from its neighbours."""
 
 MIN_MEASURED = 20
 """Items of a reply whose mean tells how long a model's answers are."""
-
-_DETAILS = ("prompt_tokens_details", "input_tokens_details")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class _Cached(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
 
 
-class _UsualUsage(msgspec.Struct, gc=False):
+class _Usage(msgspec.Struct, gc=False):
     """A usage as nearly all replies report it."""
 
     prompt_tokens: int | None = None
@@ -74,11 +73,7 @@ class _UsualUsage(msgspec.Struct, gc=False):
 
 
 class _Result(msgspec.Struct, gc=False):
-    usage: _UsualUsage | None = None
-
-
-class _UnusualResult(msgspec.Struct):
-    usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    usage: _Usage | None = None
 
 
 class _Counts(NamedTuple):
@@ -90,9 +85,8 @@ class _Counts(NamedTuple):
 
 _NOTHING = _Counts(None, None, None, None)
 
-_decode_usual = msgspec.json.Decoder(_UsualUsage).decode
+_decode_usage = msgspec.json.Decoder(_Usage).decode
 _decode_result = msgspec.json.Decoder(_Result).decode
-_decode_unusual_result = msgspec.json.Decoder(_UnusualResult).decode
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -126,61 +120,43 @@ def mean_answer(answer: Answer) -> int:
     if len(answer.items) < MIN_MEASURED:
         return 0
     usage = usage_of(answer.usage)
-    completion = (
-        usage if usage.is_reported else usage_of_items(answer.items)
-    ).completion_tokens or 0
-    return -(-completion // len(answer.items))
+    if not usage.is_reported:
+        usage = usage_of_items(answer.items)
+    return math.ceil((usage.completion_tokens or 0) / len(answer.items))
 
 
 def _counts_of_item(item: Item) -> _Counts:
     if bytes(memoryview(item.result)[:1]) != b"{":
         return _NOTHING
     try:
-        usual = _decode_result(item.result).usage
+        usage = _decode_result(item.result).usage
     except _UNREADABLE:
-        return _counts_of(_decode_unusual_result(item.result).usage)
-    return _NOTHING if usual is None else _counts(usual)
+        return _NOTHING
+    return _counts(usage) if usage else _NOTHING
 
 
 def _counts_of(raw: msgspec.Raw | msgspec.UnsetType) -> _Counts:
     if raw is msgspec.UNSET:
         return _NOTHING
     try:
-        return _counts(_decode_usual(raw))
+        return _counts(_decode_usage(raw))
     except _UNREADABLE:
-        pass
-    value = decode_member(raw)
-    if not isinstance(value, dict):
         return _NOTHING
-    usual = _UsualUsage(
-        **{
-            name: value[name]
-            for name in _UsualUsage.__struct_fields__
-            if type(value.get(name)) is int
-        }
-    )
-    for name in _DETAILS:
-        cached = value[name].get("cached_tokens") if isinstance(value.get(name), dict) else None
-        setattr(usual, name, _Cached(cached if type(cached) is int else None))
-    return _counts(usual)
 
 
-def _counts(usual: _UsualUsage) -> _Counts:
-    prompt, completion = (
-        _first(usual.prompt_tokens, usual.input_tokens),
-        _first(usual.completion_tokens, usual.output_tokens),
-    )
-    total = _first(usual.total_tokens, None)
+def _counts(usage: _Usage) -> _Counts:
+    prompt = _first(usage.prompt_tokens, usage.input_tokens)
+    completion = _first(usage.completion_tokens, usage.output_tokens)
+    total = _first(usage.total_tokens, None)
     if not (prompt or completion):
         return _NOTHING
     if prompt is None and total is not None and completion is not None and total >= completion:
         prompt = total - completion
     elif completion is None and total is not None and prompt is not None and total > prompt:
         completion = total - prompt
-    details = usual.prompt_tokens_details or usual.input_tokens_details
-    return _Counts(
-        prompt, completion, total, _first(details.cached_tokens, None) if details else None
-    )
+    details = usage.prompt_tokens_details or usage.input_tokens_details
+    cached = _first(details.cached_tokens, None) if details else None
+    return _Counts(prompt, completion, total, cached)
 
 
 def _first(count: int | None, other: int | None) -> int | None:
