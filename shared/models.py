@@ -335,8 +335,6 @@ class Reading:
     """How far a job's upload has been read; the turns that read it write this."""
 
     bytes_read: int = 0  # stored bytes that were read
-    # where reading continues, if only blank lines lie between this place and the last batch
-    blank_until: Checkpoint | None = None
     to_end: bool = True  # whether it was read to its end, or still is being read
     has_endings: bool = False  # whether many batches were created that are never submitted
 

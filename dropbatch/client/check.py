@@ -87,7 +87,7 @@ def plan_with(key: str, resolved: Options, beginning: Beginning, limits: StackLi
     return plan_upload(first, options, key, beginning, limits)
 
 
-def batches_of(planned: Planned, blocks: Iterable[bytes]) -> Iterator[Cut | Checkpoint]:
+def batches_of(planned: Planned, blocks: Iterable[bytes]) -> Iterator[Cut]:
     """The batches of an upload that is read from its first record on."""
     plan = planned.plan
     place = Checkpoint(plan.start, plan.start_line)
@@ -117,8 +117,6 @@ def _check_model_and_records(planned: Planned, beginning: Beginning, notes: list
     model, seen, bad, is_all, first = planned.plan.model, 0, 0, True, None
     try:
         for one in batches_of(planned, _to_end(beginning, planned.plan.start)):
-            if isinstance(one, Checkpoint):
-                continue
             if not seen:
                 check_model(model)
                 notes += filter(None, [model_advice(model)])

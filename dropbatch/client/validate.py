@@ -21,7 +21,6 @@ from dropbatch.core.formats.base import begins
 from dropbatch.core.models import Model, model_advice
 from dropbatch.core.options import Options, encode_options, metadata_of, options_keys
 from dropbatch.core.plan import (
-    Checkpoint,
     Planned,
     SplitPlan,
     StackLimits,
@@ -159,9 +158,6 @@ def _read(file: BinaryIO, planned: Planned, found: Found) -> None:
             yield block
 
     for one in batches_of(planned, counted()):
-        if isinstance(one, Checkpoint):
-            since = 0 if plan.packing == "plain" else since
-            continue
         check_model(plan.model)
         _add(found, one, plan.known_model, planned.options.output_tokens)
         _compare_references(found, seen, one.rows.references)

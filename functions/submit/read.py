@@ -51,7 +51,7 @@ class Turn:
 
     Attributes:
         ends: Unix seconds.
-        place: end of the last batch cut, or of the blank lines after it.
+        place: end of the last batch cut.
         bytes_without_batch: unpacked bytes read since then.
         bytes_read: stored bytes of the upload that have been read.
     """
@@ -89,9 +89,7 @@ class Turn:
         )
         self.begun = self.place = place
 
-    def read(
-        self, place: Checkpoint, number: int, thread: Executor | None = None
-    ) -> Iterator[Cut | Checkpoint]:
+    def read(self, place: Checkpoint, number: int, thread: Executor | None = None) -> Iterator[Cut]:
         """The upload's cuts from the end of a batch, up to the turn's end; at least one.
 
         `number` is the first cut's; `thread` reads ahead, as for `read_stored`.
@@ -111,18 +109,13 @@ class Turn:
                 raise gap_error(self.job.plan.packing)
             yield block
 
-    def cuts(self, cuts: Iterator[Cut | Checkpoint]) -> Iterator[Cut | Checkpoint]:
-        """The cuts up to the turn's end; at least one. Blank lines count, but in an archive."""
+    def cuts(self, cuts: Iterator[Cut]) -> Iterator[Cut]:
+        """The cuts up to the turn's end; at least one."""
         self.finished = False
         try:
             for one in cuts:
-                if isinstance(one, Checkpoint):
-                    if self.job.plan.packing != "plain":
-                        continue  # each turn unpacks everything before again, blank or not
-                    self.place = one
-                else:
-                    self.place = one.end
-                    check_model(self.job.plan.model)
+                self.place = one.end
+                check_model(self.job.plan.model)
                 self.bytes_without_batch = 0
                 yield one
                 if self.services.now() > self.ends:

@@ -9,8 +9,7 @@ effect until the item names it.
 An object that exists may come from a run of another version that cut the upload differently. Its
 metadata holds where its batch begins. If the item of the batch before ends there, the object
 counts, and every run uses it. If not, no item can name it, and it is replaced on the condition that
-it is still the same object. Where only blank lines follow the last batch, for 16 MB or more, the
-job's item holds a place among them, so that no turn reads them again.
+it is still the same object.
 """
 
 from __future__ import annotations
@@ -76,8 +75,7 @@ def split(turn: Turn) -> None:
             staged = _stage(turn)
             error = turn.job.error
             if not staged.is_read and not (turn.job.cancelled or error):
-                reading = replace(turn.job.reading, blank_until=staged.place)
-                services.ledger.release_job(turn.job, services.now(), reading=reading, wait=None)
+                services.ledger.release_job(turn.job, services.now(), wait=None)
                 return
     except UploadRefused as fault:
         logger.warning("upload failed", job_id=job.job_id, code=fault.code)
@@ -114,13 +112,6 @@ def _end_of(batch: Batch) -> Checkpoint:
     if batch.records.end is None:
         raise InvariantError(f"batch {batch.job_id}/{batch.number} has no end")
     return batch.records.end
-
-
-def _after_blank_lines(job: Job, place: Checkpoint) -> Checkpoint:
-    """The place after the blank lines that follow a batch's end, as far as they were read."""
-    until = job.reading.blank_until
-    is_further = until and until.record == place.record and until.offset > place.offset
-    return until if until and is_further else place
 
 
 def _write_status(services: Services, job: Job) -> None:
@@ -160,14 +151,12 @@ class _Staging:
 
     Attributes:
         number, place: of the next batch, which begins where the last one ends.
-        read_to: that place, or the end of blank lines after it.
     """
 
     turn: Turn
     before: Before
     number: int
     place: Checkpoint
-    read_to: Checkpoint
     status_at: float
     renewed_at: float = 0.0
 
@@ -175,41 +164,36 @@ class _Staging:
     def after(cls, turn: Turn, last: Batch | None) -> _Staging:
         """The staging of the batches after the last one; the turn's time begins."""
         services, place = turn.services, _end_of_last(turn.job, last)
-        read_to = _after_blank_lines(turn.job, place)
         number = int(last.number[:8]) + 1 if last else 0
-        turn.begin(read_to)
-        return cls(turn, batches_before(services, last), number, place, read_to, services.now())
+        turn.begin(place)
+        return cls(turn, batches_before(services, last), number, place, services.now())
 
     def stage(self, puts: Executor, reads: Executor) -> Staged | None:
         """Stage batches up to the turn's end; None if a stored one ends elsewhere than cut."""
         turn, services = self.turn, self.turn.services
-        cuts = turn.read(self.read_to, self.number, reads)
+        cuts = turn.read(self.place, self.number, reads)
         ahead = put_ahead(services.store, puts, turn.job.job_id, self.number, self.place, cuts)
         for candidate in ahead:
             is_late = services.now() >= self.renewed_at + RENEW_EVERY_SECONDS
-            if self.read_to != turn.begun and is_late:
+            if self.place != turn.begun and is_late:
                 self._renew_lease()
                 if turn.job.cancelled or turn.job.error:
-                    return Staged(self.read_to)
-            if isinstance(candidate, Checkpoint):
-                self.read_to = candidate
-                continue
+                    return Staged(self.place)
             known = create_batch(services, turn.job, candidate, self.before)
-            self.place = self.read_to = _end_of(known)
+            self.place = _end_of(known)
             self.number += 1
             self.before.add(known)
             if self.place != candidate.end:
-                self.read_to = _after_blank_lines(turn.job, self.place)
                 return None
         has_endings = self.before.has_endings(self.number)
-        return Staged(self.read_to, turn.finished, self.before.ordinal > 0, has_endings)
+        return Staged(self.place, turn.finished, self.before.ordinal > 0, has_endings)
 
     def _renew_lease(self) -> None:
         """Renew the lease, and tell now and then how far the upload has been read."""
         turn, now = self.turn, self.turn.services.now()
         until, known = now + LEASE_RENEWAL_SECONDS, turn.job.reading
         bytes_read = max(known.bytes_read, turn.bytes_read)
-        reading = replace(known, bytes_read=bytes_read, blank_until=self.read_to)
+        reading = replace(known, bytes_read=bytes_read)
         changes = {"lease_until": until, "due_at": until, "claims": 0}
         kept = turn.services.ledger.update_leased_job(
             turn.job, {**changes, "reading": reading, "wait": None}
@@ -247,15 +231,14 @@ def put_ahead(
     job_id: str,
     number: int,
     begin: Checkpoint,
-    cuts: Iterator[Cut | Checkpoint],
-) -> Iterator[StagedAhead | Checkpoint]:
+    cuts: Iterator[Cut],
+) -> Iterator[StagedAhead]:
     """Put the objects of batches, several at a time; yield the batches in order, once stored.
 
-    Places up to which only blank lines follow a batch are yielded after it; what `cuts` raises is
-    raised after the batches before it. The caller owns the threads: a generator may be closed by
+    What `cuts` raises is raised after the batches before it. The caller owns the threads: a generator may be closed by
     the garbage collector, which must not wait for them.
     """
-    waiting: deque[StagedAhead | Checkpoint] = deque()
+    waiting: deque[StagedAhead] = deque()
     problem: Exception | None = None
     while True:
         try:
@@ -264,17 +247,13 @@ def put_ahead(
             problem, cut = error, None
         if cut is None:
             break
-        if isinstance(cut, Checkpoint):
-            waiting.append(cut)
-        else:
-            key, ours = keys.staged(job_id, f"{number:08d}"), StagedInfo.of_cut(cut, begin)
-            body = b"".join((cut.body, cut.originals, encode_index(cut.rows)))
-            found = threads.submit(_put, store, key, body, ours)
-            waiting.append(StagedAhead(number, cut.first_id, cut.end, key, body, ours, found))
-            number, begin = number + 1, cut.end
-            del body
-        del cut  # keep in memory only what `waiting` counts
-        while waiting and (_is_stored(waiting[0]) or _is_full(waiting)):
+        key, ours = keys.staged(job_id, f"{number:08d}"), StagedInfo.of_cut(cut, begin)
+        body = b"".join((cut.body, cut.originals, encode_index(cut.rows)))
+        found = threads.submit(_put, store, key, body, ours)
+        waiting.append(StagedAhead(number, cut.first_id, cut.end, key, body, ours, found))
+        number, begin = number + 1, cut.end
+        del body, cut  # keep in memory only what `waiting` counts
+        while waiting and (waiting[0].found.done() or _is_full(waiting)):
             yield waiting.popleft()
     while waiting:
         yield waiting.popleft()
@@ -282,13 +261,8 @@ def put_ahead(
         raise problem
 
 
-def _is_stored(one: StagedAhead | Checkpoint) -> bool:
-    return isinstance(one, Checkpoint) or one.found.done()
-
-
-def _is_full(waiting: deque[StagedAhead | Checkpoint]) -> bool:
-    staged = [one for one in waiting if not isinstance(one, Checkpoint)]
-    return len(staged) > MAX_AHEAD or sum(len(one.body) for one in staged) > MAX_BYTES_AHEAD
+def _is_full(waiting: deque[StagedAhead]) -> bool:
+    return len(waiting) > MAX_AHEAD or sum(len(one.body) for one in waiting) > MAX_BYTES_AHEAD
 
 
 def _put(store: ObjectStore, key: str, body: bytes, ours: StagedInfo) -> tuple[StagedInfo, str]:

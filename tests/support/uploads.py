@@ -158,7 +158,7 @@ def cuts_of(
 ) -> list[Any]:
     start = start or Checkpoint(offset=plan.start)
     found = read_batches(plan, start, number, in_blocks(data[start.offset :], size))
-    return [one for one in found if not isinstance(one, Checkpoint)]
+    return list(found)
 
 
 def seen(cuts: Iterable[Any]) -> list[Any]:

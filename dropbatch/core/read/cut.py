@@ -53,9 +53,6 @@ matter."""
 MAX_BYTES_WITHOUT_BATCH = 4 << 30
 """Most unpacked bytes without the end of a batch. Far more than 500 requests have, and read well
 within one turn."""
-MAX_BLANK_BYTES = 16 << 20
-"""A batch ends before so many bytes of blank lines. After each such stretch, the next turn may
-continue there."""
 MIN_RECORDS = 16
 """Records up to which a run that has an invalid one is validated one by one, not divided again."""
 
@@ -90,10 +87,8 @@ def read_batches(
     number: int,
     blocks: Iterable[bytes],
     reader: Reader | None = None,
-) -> Iterator[Cut | Checkpoint]:
+) -> Iterator[Cut]:
     """Cut an upload's records into batches.
-
-    Yield a place instead where only blank lines lie before it.
 
     Args:
         plan: form, format and limits.
@@ -111,11 +106,6 @@ def read_batches(
     problem: UploadRefused | None = None
     try:
         for run in runs:
-            if run.start.offset - batch.end.offset >= MAX_BLANK_BYTES:
-                yield from batch.cut()
-                number += len(batch.rows) > 0
-                batch = _Batch(plan, number, run.start)
-                yield run.start
             taken = batch.add(run, 0)
             while taken < len(run.weights):
                 yield from batch.cut()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dropbatch.core.formats.table import FORMATS, Form, file_names, reader_of
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import Checkpoint, SplitPlan
-from dropbatch.core.read.cut import Cut, read_batches
+from dropbatch.core.read.cut import read_batches
 from functions.poll.collect import StoredReply, collect
 from shared import keys
 from shared.models import Batch, BatchState, Job, Records, Upload
@@ -75,7 +75,6 @@ def result_files(
         store=store, ledger=SimpleNamespace(finish_batch=lambda batch, *_: batch), now=lambda: 0.0
     )
     for cut in read_batches(plan, Checkpoint(line=int(is_table)), 0, [content], reader):
-        assert isinstance(cut, Cut)
         batch = Batch(
             job_id=JOB,
             number=f"{len(store.parts):08d}",

@@ -152,18 +152,6 @@ def test_turn_takes_at_least_one_cut(clock, cuts):
     assert turn.finished is (cuts == 3)
 
 
-@pytest.mark.parametrize(("packing", "cuts"), [("plain", [1, 2, 3]), ("gzip", [1, 3])])
-def test_archive_has_no_place_among_blank_lines(packing, cuts):
-    """Each turn unpacks everything before again, blank or not."""
-    fake = Fake()
-    fake.job = replace(fake.job, plan=replace(fake.job.plan, packing=packing))
-    batches = [SimpleNamespace(end=place(number)) for number in (1, 3)]
-
-    taken = list(turn_of(fake).cuts(iter([batches[0], place(2), batches[1]])))
-
-    assert [getattr(one, "end", one).record for one in taken] == cuts
-
-
 def test_turn_over_while_unpacking_is_unfinished():
     def unpacked():
         yield SimpleNamespace(end=place(1))
@@ -237,7 +225,7 @@ def test_lease_is_renewed_after_first_batch():
     assert fake.given["move"] == {
         **dict.fromkeys(["lease_until", "due_at"], NOW + 45),
         "claims": 0,
-        "reading": Reading(len(UPLOAD), place(1)),
+        "reading": Reading(len(UPLOAD)),
         "wait": None,
     }
 

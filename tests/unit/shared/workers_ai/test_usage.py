@@ -22,7 +22,10 @@ from shared.workers_ai.usage import Usage, usage_of
             Usage(3, cached_tokens=0),
         ),
         ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": -1}}, Usage(3)),
-        ({"prompt_tokens": 3, "prompt_tokens_details": None, "input_tokens_details": None}, Usage(3)),
+        (
+            {"prompt_tokens": 3, "prompt_tokens_details": None, "input_tokens_details": None},
+            Usage(3),
+        ),
         ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, Usage()),
         ({"prompt_tokens": 5, "completion_tokens": 0, "total_tokens": 5}, Usage(5, 0, 5)),
         ({"prompt_tokens": 5, "total_tokens": 12}, Usage(5, 7, 12)),
