@@ -1,10 +1,7 @@
-"""Reads requests and result lines with the vendors' own types.
+"""Reads requests and result lines with the vendors' own types, and prints how many each took.
 
-Prints how many records each of them took.
-
-Runs in `.local/vendors`, which has none of the project's packages. Its arguments are the folder of
-vendors' files and the expected results of tests/files/foreign, or a file of result lines, each with
-its format. It ends with the first record that a type refuses.
+Runs in `.local/vendors`. Its arguments are the folder of vendors' files and tests/files/foreign.json,
+or a file of result lines with its format. It ends with the first record that a type refuses.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from dropbatch.core.read.unpack import zstd_module
 from tests.support.journeys.world import BUCKET
 from tests.support.shipped import ROOT
 
-WILD = ROOT / "tests/files/foreign"
+WILD = json.loads((ROOT / "tests/files/foreign.json").read_text("utf-8"))
 BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 LINES = b"".join(
     b'{"text":"hello %d","external_reference":"r%d"}\n' % (n, n % 200) for n in range(300)
@@ -62,10 +62,7 @@ SAMPLES = {
     "text": sample(b"one\n\ntwo\n", "a.txt", model=LLAMA, defaults='{"max_tokens":9}'),
     "defaults": sample(LINES, model=BGE, defaults='{"pooling":"cls"}'),
     "no price": sample(LINES, model="@cf/some/model", max_cost="1"),
-    **{
-        path.name: sample(path.read_bytes(), path.name, model=LLAMA)
-        for path in sorted(WILD.iterdir())
-    },
+    **{name: sample(one["content"].encode(), name, model=LLAMA) for name, one in WILD.items()},
     **{
         path.name: sample(path.read_bytes(), path.name, model=BGE)
         for path in sorted((ROOT / "examples").iterdir())

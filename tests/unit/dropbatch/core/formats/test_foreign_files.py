@@ -1,4 +1,4 @@
-"""Files as people have them (tests/files/foreign).
+"""Files as people have them (tests/files/foreign.json).
 
 The request that each record becomes, and the line that answers it.
 
@@ -7,9 +7,13 @@ at what has changed.
 """
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from openai.types import Completion, CreateEmbeddingResponse
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
 
 from dropbatch.core.formats.base import BatchFacts, Converted, Outcome
 from dropbatch.core.formats.detect import Head, detect_format
@@ -22,9 +26,11 @@ from dropbatch.core.read.rows import read_rows
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
 from tests.support.converted import target_of
+from tests.support.vendors import VENDORS, run
 
-FOLDER = Path(__file__).parents[4] / "files" / "foreign"
-EXPECTED = FOLDER / "expected.json"
+FILES = Path(__file__).parents[4] / "files"
+TABLE = FILES / "foreign.json"
+CASES = json.loads(TABLE.read_text("utf-8"))
 ANSWERS = {
     "embeddings": {"shape": [2, 2], "data": [[0.5, -0.25], [1, 0]]},
     "chat": {
@@ -81,12 +87,11 @@ def answer_of(model):
     return ANSWERS["chat" if known.schema in {"chat", "deepseek", "qwen3"} else "text"]
 
 
-def read(path):
+def read(name, content):
     """The form of a file, and its records."""
-    content = path.read_bytes()
     form, start = detect_form(content, complete=True)
     elements = _elements(form, content[start:]) if form == "array" else None
-    format_ = detect_format(f"inbox/{path.name}", Head(content, form=form, elements=elements))
+    format_ = detect_format(f"inbox/{name}", Head(content, form=form, elements=elements))
     if elements:
         return Form(format_), [json.dumps(json.loads(one)).encode() for one in elements]
     if not FORMATS[format_].is_table:
@@ -104,9 +109,9 @@ def read(path):
     return Form(format_, bom + header, delimiter), rows
 
 
-def made_of(path, model):
+def made_of(name, model, content):
     """What a file's records become: its format, requests or faults, and lines of answers."""
-    form, records = read(path)
+    form, records = read(name, content.encode())
     target, facts = (
         target_of(model),
         BatchFacts("20261121T093000Z-5f3a9c1e", model, "req-1", 1_795_253_400),
@@ -126,37 +131,79 @@ def made_of(path, model):
         if line is not None:
             shown["line"] = line.decode() if isinstance(writer, TableWriter) else json.loads(line)
         made.append(shown)
-    return {"model": model, "format": form.format, "records": made}
+    return {"model": model, "content": content, "format": form.format, "records": made}
 
 
-def expected():
-    return json.loads(EXPECTED.read_text("utf-8"))
+def test_files_records_become_what_is_expected(subtests):
+    assert len(CASES) >= 40
+    for name, wanted in CASES.items():
+        with subtests.test(name):
+            assert made_of(name, wanted["model"], wanted["content"]) == wanted
 
 
-def files():
-    return sorted(path for path in FOLDER.iterdir() if path != EXPECTED)
+def test_each_request_fits_published_schema(subtests):
+    for name, wanted in CASES.items():
+        with subtests.test(name):
+            for record in wanted["records"]:
+                if "request" in record:
+                    assert problem(wanted["model"], record["request"], "", Behaviour()) is None
 
 
-def test_every_file_is_expected():
-    assert sorted(expected()) == [path.name for path in files()]
-    assert len(files()) >= 40
+# ── what other programs read in the lines ─────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: path.name)
-def test_files_records_become_what_is_expected(path):
-    wanted = expected()[path.name]
-    assert made_of(path, wanted["model"]) == wanted
+def records_of(format_):
+    return [
+        record for one in CASES.values() if one["format"] == format_ for record in one["records"]
+    ]
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: path.name)
-def test_each_request_fits_published_schema(path):
-    wanted = expected()[path.name]
-    for record in wanted["records"]:
-        if "request" in record:
-            assert problem(wanted["model"], record["request"], "", Behaviour()) is None
+def lines_of(format_):
+    return [record["line"] for record in records_of(format_)]
+
+
+def bodies():
+    answered = [line["response"]["body"] for line in lines_of("openai") if line["response"]]
+    return [body for body in answered if "object" in body]
+
+
+def test_openai_package_reads_each_body():
+    types = {
+        "chat.completion": ChatCompletion,
+        "response": Response,
+        "list": CreateEmbeddingResponse,
+        "text_completion": Completion,
+    }
+    for body in bodies():
+        types[body["object"]].model_validate(body, strict=True)
+
+
+@pytest.mark.slow
+def test_vendors_types_and_litellm_read_results():
+    read = run("vendors_types.py", FILES, TABLE, python=VENDORS)
+
+    requests = Counter(
+        path.stem.partition("-")[0]
+        for path in FILES.glob("*.jsonl")
+        for _ in path.read_text("utf-8").splitlines()
+    )
+    counted = Counter(f"openai {body['object']}" for body in bodies())
+    assert {name: read[name] for name in counted} == counted
+    assert (
+        sum(count for name, count in read.items() if name.startswith("openai /v1/"))
+        == requests["openai"]
+    )
+    assert read["anthropic Request"] == requests["anthropic"]
+    assert read["anthropic MessageBatchIndividualResponse"] == len(lines_of("anthropic"))
+    assert read["converse input"] > 0
+    assert read["converse output"] == sum(
+        "stopReason" in line.get("modelOutput", ()) for line in lines_of("bedrock")
+    )
+    litellm = sum(count for name, count in read.items() if name.startswith("litellm"))
+    assert litellm == sum(len(records_of(name)) for name in ("openai", "anthropic", "bedrock"))
+    assert min(read["litellm completions"], read["litellm failures"], read["litellm tokens"]) > 5
 
 
 if __name__ == "__main__":
-    models = {name: one["model"] for name, one in expected().items()}
-    written = {path.name: made_of(path, models[path.name]) for path in files()}
-    EXPECTED.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    made = {name: made_of(name, one["model"], one["content"]) for name, one in CASES.items()}
+    TABLE.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", "utf-8")
