@@ -1,7 +1,4 @@
-"""LiteLLM's file and batch calls against `dropbatch serve`: prints how many answers came back.
-
-Usage: litellm_serves.py BASE_URL MODEL
-"""
+"""LiteLLM's file and batch calls against `dropbatch serve`: prints how many answers came back."""
 
 import asyncio
 import json

@@ -1,10 +1,4 @@
-"""Runs a notebook with the library on the local stack.
-
-Prints what each cell shows, as it would be saved.
-
-Runs in `.local/vendors`, which has nbclient; the notebook's kernel finds the library's packages in
-`.venv`.
-"""
+"""Runs a notebook with the library on the local stack."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Reads requests and result lines with the vendors' own types, and prints how many each took.
-
-Runs in `.local/vendors`. Its arguments are the folder of vendors' files and tests/files/foreign.json,
-or a file of result lines with its format. It ends with the first record that a type refuses.
-"""
+"""Reads requests and result lines with the vendors' own types, and prints how many each took."""
 
 from __future__ import annotations
 
@@ -115,10 +111,7 @@ def read_lines(path: Path) -> Counter[str]:
 
 
 def read_files(files: Path, expected: Path) -> Counter[str]:
-    """How many records of the vendors' files, and how many lines that are expected.
-
-    Each type took.
-    """
+    """How many records of the vendors' files, and how many lines that are expected."""
     read: Counter[str] = Counter()
     for path in sorted(files.glob("*.jsonl")):
         for number, text in enumerate(path.read_text("utf-8").splitlines(), 1):

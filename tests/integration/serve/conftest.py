@@ -1,7 +1,4 @@
-"""The server of OpenAI's API on moto: a bucket as in the template, and no functions.
-
-One server answers all tests of a module; each begins with an empty bucket.
-"""
+"""The server of OpenAI's API on moto: a bucket as in the template, and no functions."""
 
 import openai
 import pytest

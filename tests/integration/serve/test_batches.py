@@ -1,10 +1,6 @@
-"""Batches before any function has seen them.
-
-What is created, what is refused, and what a stopped server leaves.
-"""
+"""Batches before any function has seen them."""
 
 import json
-import time
 
 import httpx
 import openai
@@ -15,7 +11,6 @@ from dropbatch.errors import Error
 from dropbatch.serve import batches as module
 from dropbatch.serve.store import Store
 from tests.support.aws.resources import BUCKET
-from tests.support.journeys.openai_server import serving
 
 CHAT = "/v1/chat/completions"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
@@ -57,13 +52,6 @@ def test_batch_becomes_upload_with_its_options(ai, s3, file):
         "deadline-hours": "720",
         "model": LLAMA,
     }
-
-
-def test_model_of_others_stays_a_tag(ai, s3, file):
-    batch = create(ai, file, metadata={"model": "gpt-4o-mini"})
-
-    found = s3.head_object(Bucket=BUCKET, Key=f"inbox/openai/{batch.id}.jsonl")["Metadata"]
-    assert (json.loads(found["tags"]), "model" in found) == ({"model": "gpt-4o-mini"}, False)
 
 
 def test_large_file_is_copied_in_parts(ai, s3, monkeypatch):
@@ -132,16 +120,6 @@ def test_batch_of_deleted_file_is_refused_and_others_go_on(ai, s3, file):
         create(ai, file)
     assert uploads(s3) == [f"inbox/openai/{before.id}.jsonl"]
     assert ai.batches.retrieve(before.id).status == "validating"
-
-
-def test_batches_are_listed_newest_first(ai, file):
-    made = []
-    for _ in range(5):
-        made.append(create(ai, file).id)
-        time.sleep(0.002)
-
-    assert [batch.id for batch in ai.batches.list(limit=2)] == made[::-1]
-    assert [batch.id for batch in ai.batches.list(after=made[3]).data] == made[2::-1]
 
 
 @pytest.mark.parametrize(
@@ -246,19 +224,6 @@ def test_batch_that_failed_to_begin_begins_when_sent_again(ai, s3, file, monkeyp
     assert uploads(s3) == [f"inbox/openai/{batch.id}.jsonl"]
 
 
-def test_batch_whose_upload_succeeds_in_the_end_is_created(ai, s3, file, monkeypatch):
-    copy = Store.copy
-
-    def loses_answer(*arguments):
-        copy(*arguments)
-        raise Error("AWS's answer was lost")
-
-    monkeypatch.setattr(Store, "copy", loses_answer)
-    batch = create(ai, file)
-
-    assert ai.batches.list().data == [batch]
-
-
 def test_request_sent_again_waits_while_the_first_goes_on(ai, url, s3, file):
     batch = create(ai, file)
     s3.delete_object(Bucket=BUCKET, Key=f"inbox/openai/{batch.id}.jsonl")
@@ -279,24 +244,6 @@ def test_batch_is_cancelled_before_its_job_exists(ai, s3, file):
     head = s3.head_object(Bucket=BUCKET, Key=f"inbox/openai/{batch.id}.jsonl")
     assert control["Key"].startswith(f"control/jobs/{head['LastModified']:%Y%m%dT%H%M%SZ}-")
     assert ai.batches.cancel(batch.id) == cancelled
-
-
-def test_two_servers_show_the_same(ai, stack, file):
-    batch = create(ai, file)
-    with serving(stack) as other, openai.OpenAI(base_url=other, api_key="none") as second:
-        assert second.batches.retrieve(batch.id) == ai.batches.retrieve(batch.id)
-        assert second.files.list().data == ai.files.list().data
-        second.batches.cancel(batch.id)
-        assert ai.batches.retrieve(batch.id).status == "cancelling"
-
-
-def test_batch_whose_results_are_deleted_is_over(ai, file, monkeypatch):
-    batch = create(ai, file, completion_window="1h")
-    monkeypatch.setattr(
-        module, "time", type("Later", (), {"time": lambda: batch.expires_at + 86_401})
-    )
-
-    assert ai.batches.retrieve(batch.id).errors.data[0].code == "no_job"
 
 
 @pytest.mark.parametrize("state", ["in_progress", "completed"])
@@ -335,10 +282,3 @@ def test_batch_that_the_stack_gave_up_is_over(ai, s3, file):
     shown = ai.batches.retrieve(batch.id)
 
     assert (shown.status, shown.errors.data[0].code) == ("failed", "upload_denied")
-
-
-def test_batch_that_is_no_more_ends_no_listing(ai, s3, file):
-    batch = create(ai, file)
-    s3.put_object(Bucket=BUCKET, Key="files/batches/notes.txt", Body=b"mine")
-
-    assert ai.batches.list().data == [batch]

@@ -43,13 +43,6 @@ def test_file_is_shown_as_it_was_uploaded(ai):
     assert ai.files.content(made.id).content == LINE
 
 
-def test_large_file_comes_back_whole(ai):
-    made = upload(ai, LARGE)
-
-    assert made.bytes == len(LARGE)
-    assert ai.files.content(made.id).content == LARGE
-
-
 def test_files_are_listed_newest_first(ai, url):
     made = []
     for _ in range(5):
@@ -64,15 +57,6 @@ def test_files_are_listed_newest_first(ai, url):
     assert ai.files.list(purpose="fine-tune").data == []
     answer = httpx.get(f"{url}/files?order=asc")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "order")
-
-
-def test_deleted_file_is_unknown(ai):
-    made = upload(ai)
-
-    assert ai.files.delete(made.id).deleted
-    for call in (ai.files.retrieve, ai.files.content, ai.files.delete):
-        with pytest.raises(openai.NotFoundError, match="No such File object"):
-            call(made.id)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
-"""Each format from drop to results.
-
-What is sent, what comes back, and what can be dropped again.
-"""
+"""Each format from drop to results."""
 
 import csv
 import gzip
@@ -13,7 +10,6 @@ import pytest
 from local.workers_ai import Fault
 
 BGE = "@cf/baai/bge-small-en-v1.5"
-M2M = "@cf/meta/m2m100-1.2b"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 
 
@@ -189,23 +185,8 @@ def test_bedrock_file_is_answered_with_manifest(world):
     ) == (2, 1, 1)
 
 
-def test_native_defaults_are_sent_and_not_returned(world, api):
-    api.inject(Fault(kind="item_fails", contains="fail", marker="fail", code=5001))
-    lines = ['{"text": "hello"}', '{"text": "fail" , "target_lang":"fr"}']
-
-    world.upload("a.jsonl", "\n".join(lines), model=M2M, defaults='{"target_lang":"es"}')
-    world.settle()
-
-    assert [line["success"] for line in world.lines()] == [True, False]
-    assert result(world, "a.jsonl", "retry.jsonl").decode() == f"{lines[1]}\n"
-    assert world.manifest()["format"] == "native"
-
-
 def test_originals_limit_batch_size(start, api):
-    """A wide table whose template sends one narrow column.
-
-    One record is refused, so that the batch is divided.
-    """
+    """A wide table whose template sends one narrow column."""
     world = start(MAX_BATCH_BYTES=4_000)
     api.inject(Fault(kind="5006", on="submit", contains="hello 1", times=0))
     rows = [f"hello {number},{'w' * 900}" for number in range(6)]

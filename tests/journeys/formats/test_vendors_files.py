@@ -1,7 +1,4 @@
-"""Files modelled on the vendors' own examples run from drop to results.
-
-(tests/files/README.md has their sources).
-"""
+"""Files modelled on the vendors' own examples run from drop to results."""
 
 import json
 import pydoc

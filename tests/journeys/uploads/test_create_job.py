@@ -1,7 +1,4 @@
-"""How an upload becomes a job.
-
-Which events are followed, what the new job holds, and who works on it first.
-"""
+"""How an upload becomes a job."""
 
 from dataclasses import replace
 
@@ -17,7 +14,6 @@ from shared.errors import RefusedError, StorageError
 from tests.support.aws.resources import BUCKET, TABLE
 
 M2M = "@cf/meta/m2m100-1.2b"
-BGE = "@cf/baai/bge-small-en-v1.5"
 KEY = "inbox/a.jsonl"
 
 
@@ -59,18 +55,6 @@ def test_other_object_makes_no_job(services, world, key):
     world.s3.put_object(Bucket=BUCKET, Key=key, Body=b"{}\n")
 
     assert create_job(services, ObjectCreated(BUCKET, key, "", None)) is None
-
-
-def test_deleted_upload_makes_no_job(services, put):
-    assert create_job(services, replace(put(), key="inbox/gone.jsonl", version="")) is None
-
-
-def test_event_that_comes_again_leaves_its_job(services, put):
-    event = put()
-    job = create_job(services, event)
-
-    assert create_job(services, event) is None
-    assert services.ledger.job(job.job_id) == job
 
 
 def test_event_whose_job_is_over_finds_nothing_to_do(services, put, world):

@@ -1,7 +1,4 @@
-"""Uploads that S3 lists but does not hand out.
-
-Archived, encrypted with a key that is denied, forbidden by a policy.
-"""
+"""Uploads that S3 lists but does not hand out."""
 
 import json
 from contextlib import suppress

@@ -1,7 +1,4 @@
-"""Records without an input.
-
-They fail alone, before anything is sent, and cost no other record anything.
-"""
+"""Records without an input."""
 
 import json
 
@@ -47,14 +44,6 @@ def test_empty_inputs_fail_alone_and_unsent(world, api, name):
     assert {line["error"]["code"] for line in errors} == {"bad_record"}
     assert all("empty" in line["error"]["message"] for line in errors)
     assert "retry" not in {file["kind"] for file in world.manifest()["files"]}
-
-
-def test_template_of_empty_cells_is_not_sent(world):
-    world.upload("a.csv", "a,b\nx,\n,\n", model=BGE, template="{a} and {b}")
-    world.settle()
-
-    assert [line["error"]["code"] for line in world.lines("errors.jsonl")] == ["bad_record"]
-    assert world.manifest()["counts"]["succeeded"] == 1
 
 
 def frame_of(rows):

@@ -1,7 +1,4 @@
-"""Archives that take longer to unpack than a function may run.
-
-Each turn begins anew, and there is an end.
-"""
+"""Archives that take longer to unpack than a function may run."""
 
 import gzip
 import json

@@ -1,7 +1,4 @@
-"""Many jobs dropped together.
-
-How long the last of their first batches waits, by the calls that are allowed.
-"""
+"""Many jobs dropped together."""
 
 import dataclasses
 import time
@@ -15,10 +12,7 @@ BGE = "@cf/baai/bge-small-en-v1.5"
 
 @pytest.fixture
 def begin(start, monkeypatch):
-    """Start a world in which messages are delivered also while a tick waits between two rounds.
-
-    As they are on AWS.
-    """
+    """Start a world in which messages are delivered also while a tick waits between two rounds."""
 
     def begun(calls):
         world = start(API_CALLS_PER_MINUTE=calls)

@@ -133,11 +133,3 @@ def test_options_of_job_hold_its_model(start, records, metadata, model):
 
     assert world.manifest()["model"] == model
     assert json.loads(world.read(f"{world.only_folder()}/options.json"))["model"] == model
-
-
-def test_without_any_model_options_hold_none(world):
-    world.upload_records("a.jsonl", [{"text": "hello"}])
-    world.settle()
-
-    assert world.manifest()["error"]["code"] == "no_model"
-    assert json.loads(world.read(f"{world.only_folder()}/options.json")) == {}

@@ -59,13 +59,6 @@ def test_options_are_own_then_those_of_first_job(world, parent, path):
     assert json.loads(world.read(records(world)[0]))["joined_by"] == "line"
 
 
-def test_key_of_manifest_names_its_job(world, parent):
-    again = try_again(world, parent, **{"retry-of": quote(f"{parent}/manifest.json", safe="")})
-
-    assert options_of(world, again)["tags"] == {"of": "parent"}
-    assert len(records(world)) == 1
-
-
 def test_job_is_found_after_its_item_has_expired(world, parent):
     world.dynamodb.delete_item(TableName=TABLE, Key=job_key(parent))
     again = try_again(world, parent, **{"retry-of": parent.rpartition("/")[2]})
@@ -163,12 +156,6 @@ def test_retry_is_not_recognized_anew(world, api, openai_parent):
     assert manifest["counts"] == {"total": 1, "succeeded": 0, "failed": 1}
     assert json.loads(world.read(f"{again}/errors.jsonl"))["error"]["code"] == "bad_record"
     assert len(api.accepted) == submits
-
-
-def test_retry_of_retry_has_its_format(world, openai_parent):
-    again = drop_retry(world, drop_retry(world, openai_parent), "b.jsonl")
-
-    assert world.manifest(again)["format"] == "openai"
 
 
 def test_options_of_retry_precede_those_of_its_job(world, openai_parent):

@@ -7,11 +7,9 @@ import json
 
 import msgspec
 import pytest
-from botocore.exceptions import ClientError
 
 from dropbatch.core.names import MAX_KEY_BYTES, MAX_PATH_BYTES
 from functions.poll.running_sha256 import RunningSha256
-from local.workers_ai import Fault
 from shared.models import JobTotals, ResultFileProgress
 from shared.workers_ai.usage import Usage
 from tests.support.aws.resources import BUCKET
@@ -20,47 +18,6 @@ from tests.support.translations import M2M
 
 BAD_AND_GOOD = '{"text":"x","target_lang":"es"}\n{"text":"(refused)","target_lang":"es"}\n'
 """One record that succeeds, and one that fails and is in the retry file."""
-
-
-def put(s3, **arguments):
-    return lambda: s3.put_object(Bucket=BUCKET, **{"Key": "a", **arguments})
-
-
-@pytest.fixture
-def upload(world):
-    """A multipart upload with a piece that is too small, and another."""
-    at = {"Bucket": BUCKET, "Key": "a"}
-    at["UploadId"] = world.s3.create_multipart_upload(**at)["UploadId"]
-    parts = [
-        {
-            "PartNumber": number,
-            "ETag": world.s3.upload_part(**at, PartNumber=number, Body=b"x" * 100)["ETag"],
-        }
-        for number in (1, 2)
-    ]
-    return {**at, "MultipartUpload": {"Parts": parts}}
-
-
-def test_what_is_beyond_s3s_limits_is_rejected(world, upload):
-    s3 = world.s3
-    allowed = [
-        put(s3, Key="k" * 1_024),
-        put(s3, Metadata={"name": "v" * (MAX_METADATA_BYTES - 4)}),
-    ]
-    rejected = {
-        "KeyTooLongError": put(s3, Key="é" * 513),
-        "MetadataTooLarge": put(s3, Metadata={"name": "v" * (MAX_METADATA_BYTES - 3)}),
-        "InvalidArgument": lambda: s3.upload_part(**{**upload, "PartNumber": 10_001, "Body": b""}),
-        "EntityTooSmall": lambda: s3.complete_multipart_upload(**upload),
-    }
-    del upload["MultipartUpload"]["Parts"][2:]
-    for call in allowed:
-        call()
-
-    for code, call in rejected.items():
-        with pytest.raises(ClientError) as caught:
-            call()
-        assert caught.value.response["Error"]["Code"] == code
 
 
 def path_of(size, suffix=".jsonl"):
@@ -111,16 +68,6 @@ def test_too_long_model_id_ends_bad_model(world):
     world.settle()
 
     assert (world.manifest()["state"], world.manifest()["error"]["code"]) == ("failed", "bad_model")
-
-
-def test_model_id_of_200_characters_fits_metadata(world, api):
-    model = f"@cf/{'a' * 95}/{'b' * 100}"
-    api.inject(Fault(kind="5007"))
-    world.upload("a.jsonl", BAD_AND_GOOD, model=model)
-    world.settle()
-
-    assert world.manifest()["error"]["code"] == "unknown_model"
-    assert world.manifest()["model"] == model
 
 
 def test_progress_fits_metadata_of_segment():

@@ -1,7 +1,4 @@
-"""Uploads from a bucket that the stack does not own.
-
-EventBridge to the upload queue, one job for each object.
-"""
+"""Uploads from a bucket that the stack does not own."""
 
 import json
 
@@ -32,10 +29,7 @@ def upload(world, key, count=2, **metadata):
 
 @pytest.fixture
 def sourced(start):
-    """Starts a Dropbatch with a source bucket whose events EventBridge brings.
-
-    With versions or without.
-    """
+    """Starts a Dropbatch with a source bucket whose events EventBridge brings."""
 
     def begin(*, versions=True, prefix=PREFIX):
         world = start(SOURCE_BUCKET_NAME=SOURCE, SOURCE_PREFIX=prefix)
@@ -116,18 +110,6 @@ def test_event_of_other_object_makes_no_job(sourced, bucket, key):
     assert world.items() == []
 
 
-def test_object_deleted_before_event_is_no_job(sourced):
-    world = sourced(versions=False)
-    upload(world, f"{PREFIX}a.jsonl")
-    world.s3.delete_object(Bucket=SOURCE, Key=f"{PREFIX}a.jsonl")
-    world.deliver_all()
-
-    assert world.items() == []
-    assert "TellMissingFromForbiddenInSource" in {
-        grant.sid for grant in world.permissions.used["SubmitRole"]
-    }
-
-
 def test_path_names_model_in_both_buckets(sourced):
     world = sourced(prefix="")
     upload(world, f"{M2M}/a.jsonl", kind="export")
@@ -154,16 +136,6 @@ def test_object_replaced_while_read_fails_job(sourced, monkeypatch):
 
     errors = [one["error"] and one["error"]["code"] for one in world.manifests().values()]
     assert sorted(map(str, errors)) == ["None", "source_gone"]
-
-
-def test_event_that_comes_twice_is_one_job(sourced, api):
-    world = sourced()
-    upload(world, f"{PREFIX}a.jsonl")
-    world.deliver("UploadQueue", times=3)
-
-    world.settle()
-
-    assert len(world.manifests()) == len(api.accepted) == 1
 
 
 @pytest.mark.parametrize("prefix", [PREFIX, "_exports/"])

@@ -1,7 +1,4 @@
-"""A run of split holds its job by a lease that is short while it gets on.
-
-What dies is gone on with soon.
-"""
+"""A run of split holds its job by a lease that is short while it gets on."""
 
 import json
 

@@ -1,7 +1,4 @@
-"""Uploads that change under our feet.
-
-Overwritten, deleted, restored or copied while they are read.
-"""
+"""Uploads that change under our feet."""
 
 import pytest
 
@@ -64,16 +61,6 @@ def test_upload_overwritten_while_read_is_two_jobs(world, key):
     assert {one["state"] for one in world.manifests().values()} == {"completed"}
 
 
-def test_delete_marker_disturbs_no_reading(world):
-    begin(world, "a.jsonl")
-    world.s3.delete_object(Bucket=BUCKET, Key="inbox/a.jsonl")
-
-    world.settle()
-
-    assert world.manifest()["state"] == "completed"
-    assert is_right(world, world.only_folder(), "hello")
-
-
 def test_version_deleted_while_read_is_reported(world, api):
     version = begin(world, "a.jsonl")
     assert len(api.accepted) == 1
@@ -86,16 +73,6 @@ def test_version_deleted_while_read_is_reported(world, api):
     assert manifest["counts"] == {"total": 2, "succeeded": 2, "failed": 0}
     assert is_right(world, world.only_folder(), "hello", 2)
     assert len(api.accepted) == 1
-
-
-def test_version_deleted_before_job_leaves_nothing(world, api):
-    version = world.upload_records("a.jsonl", greetings(2), model=M2M)
-    world.s3.delete_object(Bucket=BUCKET, Key="inbox/a.jsonl", VersionId=version)
-    world.deliver_all()
-
-    assert world.objects() == []
-    assert world.refused == []
-    assert api.accepted == []
 
 
 def test_upload_overwritten_without_versions_is_reported(world):

@@ -51,24 +51,6 @@ def test_put_wait_get_downloads_answers(command, tmp_path):
     assert "completed" in done.err
 
 
-def test_put_waits_for_job_of_its_own_version(command, tmp_path):
-    command.world.upload("july.jsonl", GOOD * 5, model=M2M)
-    command.settle()
-
-    done = command.run("put", file(tmp_path), "--model", M2M, "--wait", "--json")
-
-    assert done.json()[-1]["counts"]["total"] == 1
-
-
-@pytest.mark.parametrize(("strict", "code"), [((), 0), (("--strict",), 3)])
-def test_failed_records_are_exit_code_if_asked(command, tmp_path, strict, code):
-    done = command.run(
-        "put", file(tmp_path, GOOD + "nonsense\n"), "--model", M2M, "--wait", *strict
-    )
-
-    assert done.code == code
-
-
 @pytest.mark.parametrize(
     ("line", "again"), [("nonsense\n", ""), (REFUSED, ", `dropbatch retry {}` tries them again")]
 )
@@ -77,13 +59,6 @@ def test_failed_records_are_said_with_what_to_do(command, tmp_path, line, again)
 
     job = done.json()[0]["job_id"]
     assert f"`dropbatch report {job}` shows why records failed{again.format(job)}.\n" in done.err
-
-
-def test_failed_job_exits_with_1_and_its_reason(command, tmp_path):
-    done = command.run("put", file(tmp_path), "--wait")
-
-    assert done.code == 1
-    assert "no_model" in done.err
 
 
 @pytest.mark.parametrize(
@@ -194,17 +169,6 @@ def test_get_verifies_what_manifest_lists(command, finished, tmp_path):
     )
 
 
-def test_get_fetches_only_what_is_missing(command, finished, tmp_path):
-    whole = command.world.read(f"results/reviews/july.jsonl/{finished}/output.jsonl")
-    (tmp_path / "output.jsonl.part").write_bytes(whole[:20])
-    first = command.run("get", finished, "-o", tmp_path, "--json").json()
-    again = command.run("get", finished, "-o", tmp_path, "--json").json()
-
-    assert first[0]["fetched"] == len(whole) - 20
-    assert (tmp_path / "output.jsonl").read_bytes() == whole
-    assert [one["fetched"] for one in again] == [0, 0, 0]
-
-
 def test_result_that_was_tampered_with_is_not_kept(command, finished, tmp_path):
     key = f"results/reviews/july.jsonl/{finished}/output.jsonl"
     command.world.s3.put_object(
@@ -240,13 +204,6 @@ def test_report_is_made_on_this_machine(command, finished, tmp_path):
     assert command.world.manifest()["files"][0]["sha256"] in said
     assert "Batches over time" in said
     assert not any(key.endswith(".html") for key in command.world.objects())
-
-
-def test_running_job_has_no_report(command):
-    command.world.upload("july.jsonl", GOOD, model=M2M)
-    command.world.deliver_all()
-
-    assert command.run("report", "july.jsonl").code == 5
 
 
 # ── control ───────────────────────────────────────────────────────────────────────────────────────
@@ -296,17 +253,6 @@ def test_commands_for_finished_job_say_it_is_over(command, finished, verb):
     assert command.world.objects("control/") == []
 
 
-def test_cancelled_job_exits_with_1(command, tmp_path):
-    command.run("put", file(tmp_path), "--model", M2M)
-    command.world.deliver_all()
-    command.run("cancel", "july.jsonl")
-
-    done = command.run("wait", "july.jsonl", "--json")
-
-    assert done.code == 1
-    assert done.json()[0]["state"] == "cancelled"
-
-
 # ── retry, --merged ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -326,78 +272,6 @@ def test_retry_changes_option_and_stays_mergeable(command, api, tmp_path):
     assert command.run("get", "a.jsonl", "--merged", "-o", tmp_path).code == 0
     merged = (tmp_path / "output.merged.jsonl").read_text().splitlines()
     assert [json.loads(line)["success"] for line in merged] == [True, True]
-
-
-def test_retry_uploads_failed_records_again(command):
-    command.world.upload("a.jsonl", REFUSED + GOOD, model=M2M)
-    command.settle()
-
-    done = command.run("retry", "a.jsonl", "--wait", "--json")
-
-    made, manifest = done.json()
-    assert made["path"] == "a.retry.jsonl"
-    assert manifest["counts"] == {"total": 1, "succeeded": 0, "failed": 1}
-    head = command.world.s3.head_object(Bucket=BUCKET, Key="inbox/a.retry.jsonl")
-    assert head["Metadata"]["model"] == M2M
-    parents = {one["job_id"] for one in command.world.manifests().values()} - {manifest["job_id"]}
-    assert {head["Metadata"]["retry-of"]} == parents
-
-
-def test_merged_puts_answers_of_retry_at_their_places(command, tmp_path):
-    command.world.upload("a.jsonl", REFUSED + GOOD, model=M2M)
-    command.settle()
-    command.run("retry", "a.jsonl", "--wait")
-
-    done = command.run("get", "a.jsonl", "-o", tmp_path, "--merged", "--json")
-
-    path, errors = (str(tmp_path / f"{kind}.merged.jsonl") for kind in ("output", "errors"))
-    assert done.json()[-1] == {
-        "path": path,
-        "errors": errors,
-        "replaced": 1,
-        "retries": 1,
-        "skipped": [],
-    }
-    merged = [
-        json.loads(line) for line in (tmp_path / "output.merged.jsonl").read_text().splitlines()
-    ]
-    assert [(line["id"], line["success"]) for line in merged] == [(0, False), (1, True)]
-
-
-def test_validate_reports_and_sends_nothing(command, api, tmp_path):
-    done = command.run("validate", file(tmp_path, GOOD + "nonsense\n" + GOOD), "--model", M2M)
-
-    assert done.code == 1
-    assert "records   3 in 73 bytes" in done.out
-    assert "$0.0000" in done.out
-    assert "line 2: invalid_json" in done.out
-    assert api.accepted == []
-
-
-@pytest.mark.parametrize(
-    ("megabytes", "ranges"), [(0.1, [None]), (6, ["bytes=0-5242879", "bytes=5242880-6291455"])]
-)
-def test_range_is_copied_only_of_large_object(command, monkeypatch, megabytes, ranges):
-    """S3: "You can copy a range only if the source object is greater than 5 MB."."""
-    monkeypatch.setattr(uploads, "COPY_BYTES", 5 << 20)
-    s3, content, asked = client("s3"), b"x" * int(megabytes * (1 << 20)), []
-    s3.put_object(Bucket=BUCKET, Key="results/small", Body=content)
-    s3.meta.events.register(
-        "provide-client-params.s3.UploadPartCopy", lambda params, **_: asked.append(params), "seen"
-    )
-
-    source = {"Bucket": BUCKET, "Key": "results/small"}
-    uploads.copy(
-        Stack("dropbatch", BUCKET, {}, client), source, len(content), "inbox/copy", {"model": M2M}
-    )
-
-    s3.meta.events.unregister("provide-client-params.s3.UploadPartCopy", unique_id="seen")
-    assert sorted(one.get("CopySourceRange") for one in asked) == ranges
-    copied = s3.get_object(Bucket=BUCKET, Key="inbox/copy")
-    assert (copied["Body"].read(), copied["Metadata"]) == (
-        content,
-        {"model": M2M},
-    )
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -423,14 +297,6 @@ def test_without_retry_file_there_is_nothing_to_retry(command, finished):
     assert "none of its failed records can be tried again" in done.err
 
 
-def test_job_without_failures_is_not_retried(command, tmp_path):
-    done = command.run("put", file(tmp_path), "--model", M2M, "--wait", "--json")
-
-    assert (
-        "has no retry file: no record failed." in command.run("retry", done.json()[0]["job_id"]).err
-    )
-
-
 # ── operators ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -451,15 +317,3 @@ def test_redrive_sends_dead_letters_back(command, monkeypatch):
         "Upload": 0,
     }
     assert "Messages" not in command.world.sqs.receive_message(QueueUrl=queues["SubmitQueue-dead"])
-
-
-# ── which stack ───────────────────────────────────────────────────────────────────────────────────
-
-
-def test_local_without_stack_says_how_to_start(command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    done = command.run("--local", "ls")
-
-    assert done.code == 5
-    assert "make up" in done.err

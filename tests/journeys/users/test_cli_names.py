@@ -1,15 +1,10 @@
-"""Which job a name on the command line means, which stack.
-
-And how long `wait` waits for one that does not exist.
-"""
+"""Which job a name on the command line means, which stack."""
 
 from datetime import UTC, datetime
 
 import botocore.client
 import pytest
 from botocore.exceptions import EndpointConnectionError
-
-from dropbatch.core.names import MAX_PATH_BYTES
 
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'
@@ -49,13 +44,6 @@ def test_path_with_another_jobs_id_means_its_own(command):
 
     assert meant(command, f"inbox/again/{other}/b.jsonl") == mine
     assert meant(command, f"results/again/{other}/b.jsonl/{mine}/output.jsonl") == mine
-
-
-def test_long_paths_do_not_mix_their_jobs(command):
-    long = "x" * MAX_PATH_BYTES + "/"
-    first, second = dropped(command, f"{long}a.jsonl"), dropped(command, f"{long}b.jsonl")
-
-    assert (meant(command, f"{long}a.jsonl"), meant(command, f"{long}b.jsonl")) == (first, second)
 
 
 def test_name_means_newest_upload_before_it_has_a_job(command, tmp_path):
@@ -117,20 +105,6 @@ def test_wait_for_young_id_lasts_a_minute_from_its_time(command, monkeypatch):
     assert 58 <= command.world.now() - began < 65
 
 
-def test_young_id_without_job_may_come(command):
-    name = f"{datetime.fromtimestamp(command.world.now(), UTC):%Y%m%dT%H%M%SZ}-00000000"
-
-    assert "was just uploaded, name it by its path" in command.run("status", name).err
-    command.world.pass_time(61)
-    assert "uploaded" not in command.run("status", name).err
-
-
-def test_wait_finds_job_that_is_created_late(command):
-    command.world.upload("a.jsonl", GOOD, model=M2M)
-
-    assert command.run("wait", "a.jsonl", "--json").json()[0]["state"] == "completed"
-
-
 def test_wait_outlives_lost_connections(command, monkeypatch):
     command.world.upload("a.jsonl", GOOD, model=M2M)
     command.world.deliver_all()
@@ -162,27 +136,6 @@ def test_stack_is_named_before_or_after_verb(command, arguments):
     done = command.run(*arguments)
 
     assert (done.code, '"other" is not a Dropbatch stack' in done.err) == (5, True)
-
-
-@pytest.mark.parametrize("arguments", [("--local", "ls"), ("ls", "--local")])
-@pytest.mark.parametrize("content", ["{", "[]", '{"region":"eu-west-1"}', "\x00"])
-def test_broken_description_of_local_stack_is_said(
-    command, tmp_path, monkeypatch, arguments, content
-):
-    (tmp_path / "stack.json").write_text(content)
-    monkeypatch.setenv("DROPBATCH_LOCAL", str(tmp_path / "stack.json"))
-
-    done = command.run(*arguments)
-
-    assert (done.code, "does not describe a local stack" in done.err) == (2, True)
-
-
-def test_stack_of_environment_is_default(command, monkeypatch):
-    monkeypatch.setenv("DROPBATCH_STACK", "dropbach")
-
-    done = command.run("ls")
-    assert (done.code, 'There is no stack "dropbach"' in done.err) == (5, True)
-    assert command.run("ls", "--stack", "dropbatch").code == 0
 
 
 @pytest.mark.parametrize("arguments", [("--stack", "", "resume"), ("resume", "--stack", "")])

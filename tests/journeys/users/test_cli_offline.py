@@ -36,13 +36,6 @@ def test_named_stack_must_exist(tmp_path, reviews, named):
     assert done.stdout == ""
 
 
-def test_stack_of_the_default_name_may_be_named(reviews):
-    """Then what AWS refuses is said: the checks of this machine are not what was asked for."""
-    done = run_alone("validate", reviews, DROPBATCH_STACK="dropbatch")
-
-    assert (done.returncode in {2, 4, 5}, done.stdout) == (True, "")
-
-
 def test_options_of_the_folder_are_the_stacks(command, reviews):
     command.world.upload("a/_options.json", json.dumps({"model": M2M, "tags": {"team": "x"}}))
     before = command.world.objects()

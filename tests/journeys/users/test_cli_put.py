@@ -1,17 +1,10 @@
-"""`put`: what is uploaded of files, folders, frames and names.
-
-And what is refused before it is sent.
-"""
+"""`put`: what is uploaded of files, folders, frames and names."""
 
 import gzip
 import json
 import os
-import sys
-from io import BytesIO
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from tests.support.aws.resources import BUCKET
 
@@ -53,29 +46,6 @@ def test_put_of_folder_keeps_its_paths(command, folder):
     ]
 
 
-def test_name_of_folder_ends_in_slash(command, folder):
-    done = command.run("put", folder, "--name", "mine", "--model", M2M)
-
-    assert (done.code, "slash" in done.err) == (2, True)
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
-def test_put_of_columns_is_table(command, tmp_path, suffix):
-    table = pa.table({"text": ["one", None, 'a "b", c'], "note": [1, 2, 3]})
-    path = tmp_path / f"a.{suffix}"
-    if suffix == "parquet":
-        parquet.write_table(table, path)
-    else:
-        with pa.ipc.new_file(path, table.schema) as writer:
-            writer.write_table(table)
-
-    done = command.run("put", path, "--model", BGE, "--wait")
-
-    assert done.code == 0
-    assert command.world.objects("inbox/") == ["inbox/a.csv"]
-    assert command.world.manifest()["counts"]["total"] == 3
-
-
 @pytest.mark.parametrize(("word", "character"), [(",", ","), (";", ";"), ("|", "|"), ("tab", "\t")])
 def test_delimiter_is_given_by_name(command, tmp_path, word, character):
     other = ";" if character == "," else ","
@@ -98,25 +68,6 @@ def test_delimiter_is_given_by_name(command, tmp_path, word, character):
     assert command.run("put", tmp_path / "a.csv", "--delimiter", "x").code == 2
 
 
-def test_every_file_is_uploaded_before_any_is_waited_for(command, tmp_path, monkeypatch):
-    files = [tmp_path / f"{number}.jsonl" for number in range(3)]
-    for file in files:
-        file.write_text(GOOD)
-    seen = []
-    monkeypatch.setattr(
-        "dropbatch.client.wait.time.sleep",
-        lambda seconds: (
-            seen.append(len(command.world.objects("inbox/"))),
-            command._sleep(seconds),
-        ),
-    )
-
-    done = command.run("put", *files, "--model", M2M, "--wait")
-
-    assert done.code == 0
-    assert set(seen) == {3}
-
-
 def test_name_that_is_not_utf8_needs_another(command, tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.jsonl")
     with open(path, "w") as file:  # noqa: PTH123 - as a shell gives it
@@ -136,18 +87,6 @@ def test_put_of_missing_file_sends_nothing(command, tmp_path):
 
     assert (done.code, "b.jsonl does not exist" in done.err) == (2, True)
     assert command.world.objects("inbox/") == []
-
-
-def test_empty_upload_is_said(command, tmp_path, monkeypatch):
-    (tmp_path / "a.jsonl").touch()
-    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": BytesIO()}))
-
-    for source, says in (
-        (tmp_path / "a.jsonl", "a.jsonl is empty"),
-        ("-", "Standard input is empty: its job has no"),
-    ):
-        done = command.run("put", source, "--model", M2M)
-        assert (done.code, says in done.err) == (0, True)
 
 
 # ── what the stack would refuse ───────────────────────────────────────────────────────────────────
@@ -202,43 +141,6 @@ def test_two_values_of_one_option_are_refused(command, tmp_path, verb, given):
     assert "Write it once." in done.err
 
 
-def test_option_may_be_given_twice_with_one_value(command, tmp_path):
-    (tmp_path / "a.jsonl").write_text(GOOD)
-
-    given = ("--model", M2M, "-o", f"Model={M2M}", "-o", "max_cost=1", "-o", "max-cost=1")
-    assert command.run("put", tmp_path / "a.jsonl", *given).code == 0
-
-
-def test_retry_refuses_two_values_of_one_option(command):
-    command.world.upload("a.jsonl", "nonsense", model=M2M)
-    command.settle()
-
-    done = command.run("retry", "a.jsonl", "-o", "max_cost=1", "-o", "max_cost=2")
-
-    assert (done.code, "Write it once." in done.err) == (2, True)
-
-
-def test_template_in_any_spelling_needs_its_columns(command, tmp_path):
-    parquet.write_table(pa.table({"title": ["x"], "odd": [[1]]}), tmp_path / "a.parquet")
-
-    done = command.run("put", tmp_path / "a.parquet", "--model", BGE, "-o", "Template={odd}")
-
-    assert (done.code, "Column 'odd' cannot be sent" in done.err) == (2, True)
-
-
-def test_pipe_is_checked_and_sent_whole(command, monkeypatch):
-    class Pipe(BytesIO):
-        name = "<stdin>"
-
-    content = GOOD.encode() * (20 << 20 >> 5)
-    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Pipe(content)}))
-
-    done = command.run("put", "-", "--model", M2M, "--name", "a.jsonl")
-
-    assert done.code == 0
-    assert command.world.read("inbox/a.jsonl") == content
-
-
 def test_nearest_options_file_counts_in_check(command, tmp_path):
     (tmp_path / "a.csv").write_text("title,note\nx,y\n")
     put = ("put", tmp_path / "a.csv", "--model", BGE, "--name")
@@ -260,19 +162,6 @@ def test_default_model_of_stack_counts_in_check(command, tmp_path, default, code
 
     assert (done.code, bool(command.world.objects("inbox/"))) == (code, code == 0)
     assert ("No model was named" in done.err) == (code == 2)
-
-
-def test_empty_options_file_is_refused_as_the_stack_does(command, tmp_path):
-    """It is the nearest one; the stack looks no further."""
-    (tmp_path / "a.jsonl").write_text(GOOD)
-    drop = command.world.s3.put_object
-    drop(Bucket=BUCKET, Key="inbox/_options.json", Body=json.dumps({"model": M2M}))
-    drop(Bucket=BUCKET, Key="inbox/x/_options.json", Body=b"")
-
-    done = command.run("put", tmp_path / "a.jsonl", "--name", "x/")
-
-    assert (done.code, command.world.objects("inbox/x/a")) == (2, [])
-    assert "_options.json" in done.err
 
 
 def test_option_that_is_gone_says_what_there_is(command, tmp_path):

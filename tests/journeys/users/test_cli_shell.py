@@ -76,18 +76,6 @@ def test_name_beyond_outputs_encoding_is_shown(server, shell, option, shown):
     assert shown in out.decode()
 
 
-def test_put_reads_pipe_that_is_slow(server, shell):
-    ended = shell(
-        f"(printf '%s' '{GOOD}'; sleep 1; printf '%s' '{GOOD}') | {DROPBATCH} put - "
-        f"--name a.jsonl {M2M}"
-    )
-
-    ended.communicate(timeout=180)
-
-    assert ended.returncode == 0
-    assert server.objects == {"inbox/a.jsonl": (GOOD * 2).encode()}
-
-
 def seconds_to_id(shell):
     began = time.perf_counter()
     running = shell(f"{DROPBATCH} put a.jsonl {M2M} --wait")

@@ -1,10 +1,4 @@
-"""The command line on a terminal.
-
-What a person sees there, and Ctrl-C in the middle of `wait` and `get`.
-
-The command runs in a child of this process, on a pseudo-terminal, with a copy of the world as it
-is.
-"""
+"""The command line on a terminal."""
 
 import fcntl
 import os
@@ -145,14 +139,3 @@ def test_no_line_is_wider_than_terminal(command, monkeypatch, columns):
 
     assert code == 0
     assert [line for line in shown.split("\n") if len(line.rstrip("\r\x1b[KJ")) > columns] == []
-
-
-def test_pipe_gets_plain_lines(command):
-    command.world.upload("july.jsonl", GOOD, model=M2M)
-
-    command.settle()
-    done = command.run("wait", "july.jsonl")
-
-    assert done.code == 0
-    assert "\x1b" not in done.err
-    assert "1 of 1 records" in done.err

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import functions.poll.handler
-import functions.poll.sweep
-from local.workers_ai import Fault
 from shared.ledger.batches import HELD_BATCH_SECONDS
-from tests.support.aws.resources import BUCKET
 from tests.support.journeys.controlled_jobs import batches, begun, command, minutes, states
 from tests.support.translations import M2M, codes, greetings
 
@@ -43,16 +39,6 @@ def test_paused_job_resumes_where_it_was(small, api):
     assert codes(small) == [None] * 6
     assert (small.manifest()["state"], small.manifest()["read_to_end"]) == ("completed", True)
     assert len(api.accepted) == 3
-
-
-def test_what_was_accepted_before_pause_is_collected(small, api):
-    job_id = begun(small)
-    small.deliver("SubmitQueue", most=1)
-    command(small, job_id, "pause")
-    minutes(small, 4)
-
-    assert states(small) == {"done": 1, "ready": 2}
-    assert len(api.accepted) == 1
 
 
 def test_pause_stops_clock_of_batch_that_waits(small):
@@ -101,26 +87,6 @@ def test_cancel_now_waits_for_nothing(small, api):
     assert len(api.accepted) == 1
 
 
-def test_cancel_now_keeps_answer_that_is_in_s3(small, api):
-    api.inject(Fault(kind="sync_answer", times=1))
-    job_id = begun(small, 4)
-    small.deliver("SubmitQueue", most=1)
-    command(small, job_id, "cancel now")
-
-    assert codes(small) == [None, None, "cancelled", "cancelled"]
-
-
-def test_batch_being_submitted_is_settled_first(small, api):
-    job_id = begun(small, 4)
-    ledger = functions.poll.handler.services().ledger
-    ledger.begin_submit(ledger.batch(job_id, "00000000"), small.now() + 200)
-    command(small, job_id, "cancel now")
-
-    assert states(small) == {"submitting": 1, "done": 1}
-    small.settle(minutes=30)
-    assert codes(small) == ["cancelled"] * 4
-
-
 def test_split_stops_at_its_next_batch(start):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(40), model=M2M)
@@ -144,22 +110,6 @@ def test_split_stops_at_its_next_batch(start):
 # ── the stack ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "control/jobs/",
-        "control/jobs/../a",
-        "control/other",
-        "control/jobs/20261121T093000Z-5f3a9c1e",
-    ],
-)
-def test_object_that_names_no_job_is_left_alone(small, key):
-    small.s3.put_object(Bucket=BUCKET, Key=key, Body=b"cancel")
-    small.deliver("VisitQueue")
-
-    assert small.refused == []
-
-
 def test_paused_stack_submits_nothing_and_polls_on(small, api):
     begun(small)
     small.deliver("SubmitQueue", most=1)
@@ -171,15 +121,3 @@ def test_paused_stack_submits_nothing_and_polls_on(small, api):
     command(small, "stack", "run")
     small.settle(minutes=20)
     assert codes(small) == [None] * 6
-
-
-def test_operators_pause_is_never_probed(small, api):
-    command(small, "stack", "pause")
-    begun(small)
-    for _ in range(12):
-        small.pass_time(3_600)
-        small.deliver_all()
-        small.tick()
-        small.deliver_all()
-
-    assert api.accepted == []

@@ -1,7 +1,4 @@
-"""`get` and `report`.
-
-One job a folder, nothing of others is replaced, merged answers, no traceback.
-"""
+"""`get` and `report`."""
 
 import json
 
@@ -69,16 +66,6 @@ def test_file_of_others_is_not_replaced(command, tmp_path, name, options):
     assert (tmp_path / name).read_bytes() != b"precious\n"
 
 
-def test_part_of_other_job_is_not_continued(command, tmp_path):
-    job = job_of(command)
-    (tmp_path / "output.jsonl.part").write_text("left by another job\n")
-
-    done = command.run("get", job, "-o", tmp_path)
-
-    assert done.code == 0
-    assert len((tmp_path / "output.jsonl").read_text().splitlines()) == 3
-
-
 def test_unfinished_download_is_its_jobs(command, tmp_path):
     first, second = job_of(command), job_of(command, "b.jsonl", GOOD)
     manifest = command.world.read(f"results/a.jsonl/{first}/manifest.json")
@@ -88,32 +75,6 @@ def test_unfinished_download_is_its_jobs(command, tmp_path):
     assert command.run("get", second, "-o", tmp_path).code == 2
     assert command.run("get", first, "-o", tmp_path).code == 0
     assert names_in(tmp_path) == ["errors.jsonl", "manifest.json", "output.jsonl"]
-
-
-@pytest.mark.parametrize("there", ["", "x\n"])
-def test_null_hash_is_not_compared(command, tmp_path, there):
-    job = job_of(command)
-    key = f"results/a.jsonl/{job}/manifest.json"
-    manifest = json.loads(command.world.read(key))
-    for file in manifest["files"]:
-        file["sha256"] = None
-    command.world.s3.put_object(Bucket=BUCKET, Key=key, Body=json.dumps(manifest).encode())
-    if there:
-        (tmp_path / "output.jsonl.part").write_text(there)
-
-    for _ in range(2):
-        assert command.run("get", job, "-o", tmp_path).code == 0
-
-    output = command.world.read(f"results/a.jsonl/{job}/output.jsonl")
-    assert (tmp_path / "output.jsonl").read_bytes() == output
-
-
-def test_bedrocks_manifest_is_downloaded(command, tmp_path):
-    job = job_of(command, body='{"modelInput":{"prompt":"x","max_gen_len":5}}\n', model=LLAMA)
-
-    assert command.run("get", job, "-o", tmp_path).code == 0
-
-    assert json.loads((tmp_path / "manifest.json.out").read_text())["successRecordCount"] == 1
 
 
 @pytest.mark.parametrize("force", [[], ["--force"], ["--force", "--merged"]])
@@ -136,18 +97,6 @@ def test_manifest_never_leads_out_of_the_folder(command, tmp_path, force, name):
         "mine"
     ] * 2
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("name", ["../precious.txt", 7])
-def test_manifest_of_other_job_never_leads_out_either(command, tmp_path, name):
-    job = job_of(command)
-    (tmp_path / "precious.txt").write_text("mine")
-    (tmp_path / "out").mkdir()
-    other = {"job_id": "20261121T093000Z-0000000a", "files": [{"name": name, "kind": "output"}]}
-    (tmp_path / "out/manifest.json").write_text(json.dumps(other))
-
-    assert command.run("get", job, "-o", tmp_path / "out", "--force").code == 0
-    assert (tmp_path / "precious.txt").read_text() == "mine"
 
 
 def test_paths_that_cannot_be_written_exit_with_2(command, tmp_path):
@@ -181,23 +130,6 @@ def retried(command, api, body, name="a.csv", times=1):
     return job
 
 
-def test_bare_quotes_keep_rows_apart(command, api, tmp_path):
-    body = 'id,text\n1,a 5" pipe\n2,b\n3,a 6" pipe\n4,c\n5,fail 5" me\n6,d\n7,e\n8,f\n'
-    job = retried(command, api, body)
-
-    done = command.run("get", job, "-o", tmp_path, "--merged", "--strict", "--json")
-
-    assert (done.code, done.json()[-1]["replaced"], done.json()[-1]["skipped"]) == (0, 1, [])
-    before, after = (
-        (tmp_path / name).read_text().splitlines() for name in ("output.csv", "output.merged.csv")
-    )
-    assert [at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new] == [
-        5
-    ]
-    assert after[5].startswith('5,fail 5" me,')
-    assert after[5].endswith(",,")
-
-
 def test_retry_that_cannot_be_placed_is_named(command, api, tmp_path):
     job = retried(command, api, '{"prompt":"fail a"}\n{"prompt":"fail b"}\n', "a.jsonl")
     command.world.pass_time(60)
@@ -217,16 +149,6 @@ def test_retry_that_cannot_be_placed_is_named(command, api, tmp_path):
     assert [one["success"] for one in merged] == [True, True]
     with pytest.warns(UserWarning, match=f"Retry {skipped['job_id']} is skipped: "):
         assert [one.success for one in Client().job(job).results(merged=True)] == [True, True]
-
-
-@pytest.mark.parametrize("path", ["empty.csv", "blank.tsv", "empty.jsonl"])
-def test_empty_upload_has_no_records(command, tmp_path, path):
-    job = job_of(command, path, "\n\n" if path == "blank.tsv" else "", LLAMA)
-
-    done = command.run("get", job, "-o", tmp_path, "--merged", "--as", "csv")
-
-    assert (done.code, done.err) == (0, "")
-    assert (tmp_path / "output.as.csv").read_text().count("\n") == 1
 
 
 @pytest.mark.parametrize("path", ["a.csv", "a.jsonl"])

@@ -1,7 +1,4 @@
-"""An answer of S3 is lost, and boto3 sends the call again.
-
-An upload is one job all the same, which is billed once.
-"""
+"""An answer of S3 is lost, and boto3 sends the call again."""
 
 import json
 

@@ -1,7 +1,4 @@
-"""An organization whose policies deny what S3 itself would take.
-
-Writes that do not say how they are encrypted.
-"""
+"""An organization whose policies deny what S3 itself would take."""
 
 import botocore.client
 import pytest

@@ -1,7 +1,4 @@
-"""Python samples of the documents run on moto as they stand.
-
-Tests/deployed runs them on a deployed stack.
-"""
+"""Python samples of the documents run on moto as they stand."""
 
 import re
 

@@ -1,6 +1,5 @@
 """`dropbatch serve` on a whole Dropbatch, used through OpenAI's own client."""
 
-import asyncio
 import json
 import os
 import re
@@ -117,15 +116,6 @@ def ai_with_model(stack):
         yield client
 
 
-def test_file_for_openai_runs_on_servers_model(ai_with_model, world):
-    batch = batch_of(ai_with_model, requests(CHAT, GPT, GPT))
-
-    world.settle()
-
-    batch = ai_with_model.batches.retrieve(batch.id)
-    assert (batch.status, batch.model, batch.request_counts.completed) == ("completed", LLAMA, 2)
-
-
 @pytest.mark.parametrize("named", ["file", "metadata"])
 def test_model_that_is_named_precedes_servers(ai_with_model, world, named):
     bodies = [
@@ -139,22 +129,6 @@ def test_model_that_is_named_precedes_servers(ai_with_model, world, named):
 
     batch = ai_with_model.batches.retrieve(batch.id)
     assert (batch.model, batch.request_counts.completed) == (BGE, 2)
-
-
-def test_file_that_is_none_fails_as_ever(ai_with_model, world):
-    file = ai_with_model.files.create(file=("a.jsonl", b"PK\x03\x04" + bytes(50)), purpose="batch")
-    batch = ai_with_model.batches.create(
-        input_file_id=file.id, endpoint=CHAT, completion_window="24h"
-    )
-    world.settle()
-    assert ai_with_model.batches.retrieve(batch.id).errors.data[0].code == "unknown_format"
-
-
-def test_batch_without_model_says_how_to_name_one(ai, world):
-    batch = batch_of(ai, requests(CHAT, GPT))
-    world.settle()
-    (error,) = ai.batches.retrieve(batch.id).errors.data
-    assert (error.code, "DROPBATCH_MODEL" in error.message) == ("no_model", True)
 
 
 @pytest.mark.parametrize(
@@ -236,49 +210,6 @@ def test_embeddings_are_base64_where_asked_and_never_null(ai, world, api):
         "r1",
         "inference_failed",
     )
-
-
-def test_azures_client_and_endpoint(url, world):
-    with openai.AzureOpenAI(
-        azure_endpoint=url.removesuffix("/v1"),
-        api_key="none",
-        api_version="2025-03-01-preview",
-        max_retries=0,
-    ) as ai:
-        batch = batch_of(ai, requests("/chat/completions", HELLO), "/chat/completions")
-        assert batch.endpoint == "/chat/completions"
-        world.settle()
-        batch = ai.batches.retrieve(batch.id)
-        assert (batch.status, batch.request_counts.completed) == ("completed", 1)
-        assert lines_of(ai, batch.output_file_id)[0]["response"]["status_code"] == 200
-
-
-def test_async_client_sees_the_same(url, ai, world):
-    async def script():
-        async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
-            lines = "".join(
-                json.dumps(line) + "\n"
-                for line in requests("/v1/embeddings", {"model": BGE, "input": "a"})
-            )
-            file = await client.files.create(file=lines.encode(), purpose="batch")
-            return await client.batches.create(
-                input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h"
-            )
-
-    batch = asyncio.run(script())
-    world.settle()
-
-    async def results():
-        async with openai.AsyncOpenAI(base_url=url, api_key="none") as client:
-            done = await client.batches.retrieve(batch.id)
-            return [one async for one in client.batches.list()], await client.files.content(
-                done.output_file_id
-            )
-
-    listed, content = asyncio.run(results())
-    assert [one.status for one in listed] == ["completed"]
-    body = json.loads(content.text)["response"]["body"]
-    assert len(openai.types.CreateEmbeddingResponse.model_validate(body).data[0].embedding) > 100
 
 
 def test_failures_are_in_a_file_of_their_own(ai, world, api):

@@ -1,7 +1,6 @@
 """The environment of `make up`, and processes: only those started here are stopped."""
 
 import json
-import random
 import socket
 import subprocess
 import sys
@@ -39,16 +38,6 @@ def test_parameters_are_read_with_quotes_or_without(text, parameters):
 def test_word_without_parameters_name_is_error():
     with pytest.raises(aws.LocalAwsError, match=r"LOCAL_PARAMETERS: .*'seven'"):
         aws._parameters({"LOCAL_PARAMETERS": "seven"}, "http://127.0.0.1:1")
-
-
-def test_defaults_replace_earlier_values():
-    parameters = aws._parameters(
-        {"LOCAL_PARAMETERS": "LogLevel=DEBUG"}, "http://127.0.0.1:1/client/v4"
-    )
-
-    assert parameters["MaxRequestsPerBatch"] == "5000"
-    assert parameters["DefaultModel"] == ""
-    assert parameters["LogLevel"] == "DEBUG"
 
 
 def test_process_with_reused_pid_is_left_alone(tmp_path):
@@ -100,13 +89,3 @@ def unused_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def test_processes_with_same_seed_get_different_ports():
-    """Tests seed `random`, each of pytest's processes with the same number."""
-
-    def drawn():
-        random.seed(1)
-        return aws.free_port()
-
-    assert len({drawn() for _ in range(4)}) > 1

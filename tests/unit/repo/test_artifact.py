@@ -1,9 +1,4 @@
-"""What `sam build` ships.
-
-That it imports alone, holds nothing else, and is for the right processor.
-
-"Build Succeeded" proves none of that. The packages come from the registry or from pip's own cache.
-"""
+"""What `sam build` ships."""
 
 import importlib.util
 import json
@@ -27,10 +22,7 @@ RUNTIME_BRINGS = ("boto3", "botocore", "s3transfer", "urllib3", "dateutil", "six
 
 @pytest.fixture(scope="module")
 def here():
-    """The artifact for this machine.
-
-    Both functions' are packed by one rule from the same sources.
-    """
+    """The artifact for this machine."""
     return aws.build()
 
 
@@ -45,10 +37,7 @@ def arm64(release_folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lambda_runtime(tmp_path_factory):
-    """A folder with what the Lambda runtime itself brings.
-
-    And none of the project's other packages.
-    """
+    """A folder with what the Lambda runtime itself brings."""
     folder = tmp_path_factory.mktemp("runtime")
     for name in RUNTIME_BRINGS:
         origin = Path(importlib.util.find_spec(name).origin)
@@ -128,10 +117,7 @@ def test_artifact_is_for_arm64_and_its_python(arm64):
 
 
 def test_every_line_of_runtime_lock_is_for_lambda():
-    """Packing drops the markers.
-
-    `pip install --platform` would ask this machine what they mean.
-    """
+    """Packing drops the markers. `pip install --platform` would ask this machine what they mean."""
     lock = (ROOT / "requirements/functions.txt").read_text()
     there = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
     there |= {

@@ -1,7 +1,4 @@
-"""What hosts and editors read.
-
-That it runs this project's own checks, with the tools that the locks install.
-"""
+"""What hosts and editors read."""
 
 import re
 

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from dropbatch.core.formats.base import BatchFacts, Outcome
-from dropbatch.core.formats.table import FORMATS, Form, file_names, reader_of, writer_of
+from dropbatch.core.formats.table import Form, file_names, reader_of, writer_of
 from dropbatch.core.read.rows import read_rows
 from tests.support.converted import target_of
 
@@ -24,16 +24,6 @@ def shown(section, kind):
 
 def answer(text):
     return json.dumps({"response": text, "usage": USAGE}).encode()
-
-
-def test_every_format_has_its_section_and_its_choice():
-    sections = {
-        name
-        for heading in re.findall("^## (.+)$", PAGE, re.MULTILINE)
-        for name in heading.split(" and ")
-    }
-
-    assert set(FORMATS) - {"native"} <= sections
 
 
 def test_openais_examples_are_real():

@@ -88,14 +88,6 @@ def test_deploy_environment_is_small():
     assert not {"pytest", "moto", "mypy", "ruff", "numpy", "wordllama"} & there.keys()
 
 
-def test_deploy_needs_no_other_environment():
-    makefile = (ROOT / "Makefile").read_text()
-
-    for verb in ("deploy", "destroy"):
-        assert re.search(rf"^{verb}: \.local/sam/\.stamp ##", makefile, re.MULTILINE)
-    assert re.search(r"^\.local/sam/\.stamp: requirements/sam\.txt$", makefile, re.MULTILINE)
-
-
 def test_worker_lock_pins_hashes_without_addresses():
     text = (ROOT / "worker/package-lock.json").read_text("utf-8")
     packages = {name: one for name, one in json.loads(text)["packages"].items() if name}

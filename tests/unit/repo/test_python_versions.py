@@ -7,10 +7,7 @@ from tests.support.shipped import ROOT
 
 
 def test_zstd_is_from_standard_library_if_there():
-    """Python 3.14 has `compression.zstd`, and the locks leave the backport out there.
-
-    This pretends to be one.
-    """
+    """Python 3.14 has `compression.zstd`, and the locks leave the backport out there."""
     program = """
 import sys, types
 from backports import zstd

@@ -1,6 +1,5 @@
 """Alarms, the dashboard, and mails about failed jobs."""
 
-import json
 import re
 
 from shared.aws.event_bus import DETAIL_TYPE, SOURCE
@@ -66,40 +65,6 @@ def test_each_alarm_has_its_page_in_runbook(of_type):
     told = {name for heading in headings for name in re.findall(r"`(\w+Alarm)`", heading)}
 
     assert told == set(of_type("AWS::CloudWatch::Alarm"))
-
-
-def test_dashboard_shows_every_alarm(template, of_type):
-    (dashboard,) = of_type("AWS::CloudWatch::Dashboard").values()
-    body = dashboard["DashboardBody"]["Fn::Sub"]
-    alarms, *widgets = json.loads(body)["widgets"]
-
-    # An alarm that is there only with some parameters cannot be named in the dashboard's text.
-    always = {
-        name
-        for name, alarm in template["Resources"].items()
-        if name.endswith("Alarm") and "Condition" not in alarm
-    }
-    assert set(re.findall(r"\$\{(\w+)\.Arn\}", body)) == always
-    assert (alarms["width"], len(widgets) % 3) == (24, 0)
-    assert {widget["width"] for widget in widgets} == {8}
-
-
-def test_runbook_names_charts_as_dashboard_does(of_type):
-    """The table of what one sees has no name that the dashboard has not."""
-    (dashboard,) = of_type("AWS::CloudWatch::Dashboard").values()
-    _, *widgets = json.loads(dashboard["DashboardBody"]["Fn::Sub"])["widgets"]
-    titles = {widget["properties"]["title"] for widget in widgets}
-    labels = {
-        metric[-1]["label"] for widget in widgets for metric in widget["properties"]["metrics"]
-    }
-    section = (
-        (ROOT / "docs/operations.md").read_text().split("## The dashboard\n")[1].split("\n## ")[0]
-    )
-    _, causes = section.split("\n| ---")
-
-    named = set(re.findall(r"\*([^*]+)\*", causes.split("\n\n")[0]))
-    assert len(named) >= 10
-    assert named <= labels | titles
 
 
 def test_failed_job_is_mailed_if_address_is_given(template, of_type):

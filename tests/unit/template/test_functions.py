@@ -54,33 +54,12 @@ def test_functions_are_what_is_packed(template, of_type, source):
         assert function["Handler"] == f"functions.{room}.handler.lambda_handler"
 
 
-def test_functions_keep_logs_and_are_traced(of_type):
-    groups = of_type("AWS::Logs::LogGroup")
-    used = set()
-    for function in of_type("AWS::Lambda::Function").values():
-        group = target(function["LoggingConfig"]["LogGroup"])
-        used.add(group)
-        assert groups[group]["RetentionInDays"] > 0
-        assert function["TracingConfig"]["Mode"] == "Active"
-
-    assert used == set(groups)
-
-
 def test_sources_report_failures_and_are_bounded(of_type):
     for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
         assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
         assert mapping["BatchSize"] == 1
         most = mapping["ScalingConfig"]["MaximumConcurrency"]
         assert 2 <= resolved(most, UsesWorker=True) <= 10
-
-
-def test_queues_use_little_concurrency_by_default(of_type):
-    """16 in all; SQS does not allow less than 2 for a queue, and a new account has 10."""
-    scaling = [
-        mapping["ScalingConfig"] for mapping in of_type("AWS::Lambda::EventSourceMapping").values()
-    ]
-
-    assert sum(resolved(one["MaximumConcurrency"]) for one in scaling) == 16
 
 
 def test_schedule_does_not_retry(of_type):
@@ -93,12 +72,6 @@ def test_schedule_does_not_retry(of_type):
     assert json.loads(tick["Target"]["Input"]) == {}
     assert target(tick["Target"]["Arn"]) == target(invoke["FunctionName"]) == "PollFunction"
     assert invoke["MaximumRetryAttempts"] == 0
-
-
-def test_loop_of_functions_is_left_for_lambda_to_end(of_type):
-    assert all(
-        "RecursiveLoop" not in function for function in of_type("AWS::Lambda::Function").values()
-    )
 
 
 def test_disks_hold_largest_replies_and_parts(source):

@@ -1,7 +1,4 @@
-"""The SAM CLI's environment.
-
-Its guided questions, which Enter answers but for one, and our own programs there.
-"""
+"""The SAM CLI's environment."""
 
 import re
 import subprocess

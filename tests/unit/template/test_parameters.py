@@ -29,36 +29,6 @@ def test_parameters_have_defaults_and_limits(source):
         assert limits & set(parameter), f"{name} takes anything"
 
 
-def test_console_groups_parameters(source):
-    """Those that must be given come first."""
-    shown = source["Metadata"]["AWS::CloudFormation::Interface"]
-    groups = [group["Parameters"] for group in shown["ParameterGroups"]]
-    grouped = [name for group in groups for name in group]
-    assert sorted(grouped) == sorted(source["Parameters"])
-    assert groups[0] == ["CloudflareAccountId"]
-
-
-def test_outputs_are_those_of_design(template):
-    assert set(template["Outputs"]) == {
-        "BucketName",
-        "TableName",
-        "SubmitFunctionName",
-        "PollFunctionName",
-        "UploadQueueUrl",
-        "UploadDeadLetterQueueUrl",
-        "SplitQueueUrl",
-        "SubmitQueueUrl",
-        "SubmitDeadLetterQueueUrl",
-        "PollQueueUrl",
-        "VisitQueueUrl",
-        "PollDeadLetterQueueUrl",
-        "OperatorPolicyArn",
-        "ApiTokenSecretArn",
-        "UserPolicyArn",
-        "DashboardUrl",
-    }
-
-
 def test_every_partition_has_its_console(template):
     address, names = template["Outputs"]["DashboardUrl"]["Value"]["Fn::Sub"]
 

@@ -1,7 +1,4 @@
-"""The queues: who sends to them, how long they keep messages.
-
-Where messages go that always fail.
-"""
+"""The queues: who sends to them, how long they keep messages."""
 
 from tests.support.aws.translated_template import NOT_TLS, as_list, resolved, target
 

@@ -27,32 +27,6 @@ def test_data_can_be_encrypted_with_own_key(of_type):
     assert len(keys) == 15
 
 
-def test_new_version_updates_no_secret(of_type):
-    """An update could generate another value than the one that the Worker has.
-
-    The token is never in the template.
-    """
-    secrets = {
-        name: dict(secret) for name, secret in of_type("AWS::SecretsManager::Secret").items()
-    }
-    for secret in secrets.values():
-        del secret["KmsKeyId"]
-    assert secrets == {
-        "ApiToken": {
-            "Description": (
-                "Cloudflare API token of Dropbatch, bare. A changed value is read at once."
-            )
-        },
-        "SharedSecret": {
-            "Description": (
-                "Secret that Dropbatch shares with its Worker, bare. A changed "
-                "value is read at once."
-            ),
-            "GenerateSecretString": {"PasswordLength": 48, "ExcludePunctuation": True},
-        },
-    }
-
-
 def test_secret_exists_only_for_its_transport(template):
     """Each costs $0.40 a month."""
     asked = {

@@ -11,10 +11,7 @@ from tools.account_stack import Stack
 
 
 class Cloud:
-    """AWS accounts with stacks, reached by profile, and the SAM CLI.
-
-    Which deploys what its file and options say.
-    """
+    """AWS accounts with stacks, reached by profile, and the SAM CLI."""
 
     def __init__(self):
         self.accounts = {None: "111111111111", "prod": "222222222222", "dev": "333333333333"}

@@ -1,7 +1,4 @@
-"""One file of answers a stack: what the variables name is looked at and deployed.
-
-What a user added to a file stays.
-"""
+"""One file of answers a stack: what the variables name is looked at and deployed."""
 
 import tomllib
 
@@ -83,15 +80,6 @@ def test_second_stack_is_created_beside_first(cloud, more, place, file):
     assert cloud.deleted == [place, deployed]
 
 
-def test_remembered_region_and_profile_are_the_named_stacks(cloud):
-    deploy.deploy(FIRST)
-    deploy.deploy(GIVEN | {"STACK_NAME": "team-b", "AWS_REGION": "us-east-1", "AWS_PROFILE": "dev"})
-
-    deploy.deploy({"STACK_NAME": "team-b"})
-
-    assert cloud.deployed[-1][0] == ("333333333333", "us-east-1", "team-b")
-
-
 def test_other_stacks_profile_may_have_ended(cloud):
     deploy.deploy(FIRST)
     deploy.deploy(GIVEN | {"AWS_PROFILE": "prod"})
@@ -142,15 +130,6 @@ def test_name_that_cloudformation_refuses_is_refused_first(cloud, name, command)
     assert (cloud.deployed, files(cloud)) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [("AWS_REGION", "the moon"), ("STACK_ROLE_ARN", "cfn"), ("STACK_TAGS", "CostCenter")],
-)
-def test_other_wrong_variable_is_named(cloud, variable, value):
-    with pytest.raises(DeployError, match=f"{variable} is '{value}'"):
-        deploy.deploy(FIRST | {variable: value})
-
-
 @pytest.fixture
 def added(cloud):
     """The first stack's file, to which a user added what `sam deploy` takes."""
@@ -178,19 +157,6 @@ def test_what_user_added_stays(cloud, added):
     assert "# One role for each function" in added.read_text()
 
 
-def test_sam_and_tool_use_same_profile(cloud, added):
-    deploy.deploy({"PARAMETERS": "LogLevel=DEBUG"})
-
-    ((place, read),) = cloud.deployed[1:]
-    assert place == ("222222222222", "eu-west-1", "dropbatch")
-    assert (read.profile, read.tags, read.role_arn, read.s3_bucket) == (
-        "prod",
-        "CostCenter=42 Owner=data",
-        "arn:aws:iam::111122223333:role/cfn",
-        "packages",
-    )
-
-
 def test_parameters_in_list_of_lines_are_changed(cloud, added):
     """The SAM CLI reads them in this form too."""
     lines = (
@@ -206,19 +172,6 @@ def test_parameters_in_list_of_lines_are_changed(cloud, added):
 
     assert cloud.stacks["222222222222", "eu-west-1", "dropbatch"]["LogLevel"] == "DEBUG"
     assert "tail = true" in added.read_text()
-
-
-def test_tags_in_other_form_stay(cloud, added):
-    """The SAM CLI reads a list too."""
-    added.write_text(
-        added.read_text().replace(
-            'tags = "CostCenter=42 Owner=data"', 'tags = ["CostCenter=42", "Owner=x"]'
-        )
-    )
-
-    deploy.deploy({"PARAMETERS": "LogLevel=DEBUG"})
-
-    assert cloud.deployed[-1][1].tags == ["CostCenter=42", "Owner=x"]
 
 
 def test_tags_and_role_are_taken_from_variables(cloud):
@@ -296,42 +249,6 @@ def test_variable_precedes_value_of_stack(cloud, place, capsys):
         "",
     )
     assert "  InboxRetentionDays: 0 -> 7\n" in capsys.readouterr().out
-
-
-def test_hidden_value_of_stack_is_not_saved(cloud, place):
-    cloud.stacks[place]["SourcePrefix"] = "****"
-
-    deploy.deploy({})
-
-    assert saved(cloud)["SourcePrefix"] == "100"
-
-
-def test_saved_parameter_that_stack_has_not_yet_is_deployed(cloud, place):
-    del cloud.stacks[place]["SourcePrefix"]
-
-    deploy.deploy({})
-
-    assert cloud.stacks[place]["SourcePrefix"] == "100"
-
-
-def test_parameter_that_template_has_no_more_is_not_told(cloud, place, capsys):
-    path = cloud.folder / "samconfig.local.toml"
-    path.write_text(path.read_text().replace("SourcePrefix=", "Old=1 SourcePrefix="))
-
-    for old in ({}, {"Old": "2"}):
-        cloud.stacks[place] |= old
-        deploy.deploy({})
-        assert "Old" not in capsys.readouterr().out
-
-
-def test_saved_parameters_of_failed_creation_are_kept(cloud):
-    deploy.deploy(FIRST | {"PARAMETERS": "SourcePrefix=100"})
-    (place,) = cloud.stacks
-    del cloud.stacks[place]
-
-    deploy.deploy(GIVEN)
-
-    assert cloud.stacks[place]["SourcePrefix"] == "100"
 
 
 def test_saved_parameter_that_is_gone_is_refused(cloud, place):

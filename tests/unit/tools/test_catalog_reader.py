@@ -1,7 +1,4 @@
-"""Cloudflare's list of models brings the catalogue up to date.
-
-One that cannot be believed changes nothing.
-"""
+"""Cloudflare's list of models brings the catalogue up to date."""
 
 import json
 import re
@@ -11,11 +8,10 @@ from decimal import Decimal
 import pytest
 
 from dropbatch.core.formats.base import Task
-from dropbatch.core.models import Efforts, catalog, find_model
+from dropbatch.core.models import Efforts, catalog
 from local.workers_ai.models.catalogue import listing
 from tests.support.converted import BGE, DEEPSEEK, KIMI, QWEN
 from tests.support.listed import rows, with_properties
-from tools import catalog_reader
 from tools.catalog_reader import CatalogError, changes, merged, read_list
 
 KNOWN, DAY = catalog().models, "2026-12-24"
@@ -62,17 +58,6 @@ def test_value_may_be_text_array_or_object():
     assert not models["@cf/baai/bge-reranker-base"].batch
 
 
-def test_answer_of_api_and_its_array_are_read_alike():
-    assert read_list(json.dumps(rows()).encode(), KNOWN, DAY) == Read(rows()).listed
-
-
-def test_what_is_new_in_a_property_is_passed_over():
-    models = Read(
-        with_properties(KIMI, async_queue=True, price="free", context_window=9, other={"a": [1]})
-    ).listed
-    assert (models[KIMI].batch, models[KIMI].input_price, models[KIMI].context) == (True, None, 9)
-
-
 # ── what it changes ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -92,15 +77,6 @@ def test_other_price_is_taken_with_its_day():
         None,
     )
     assert (kimi.priced_at, kimi.price_source) == (DAY, "catalogue")
-
-
-def test_what_list_does_not_say_stays():
-    before, after = find_model(KIMI), Read(with_properties(KIMI, async_queue="true")).models[KIMI]
-    assert (after.efforts, after.context, after.input_price) == (
-        before.efforts,
-        before.context,
-        before.input_price,
-    )
 
 
 def test_new_model_is_added_with_its_task():
@@ -129,10 +105,6 @@ def test_new_model_is_added_with_its_task():
 def test_new_models_task_is_as_cloudflare_names_it(named, task):
     new = {"name": "@cf/new/model", "task": {"name": named}}
     assert Read([*rows(), new]).models["@cf/new/model"].task is task
-
-
-def test_model_that_is_gone_takes_no_batches():
-    assert not Read([one for one in rows() if one["name"] != QWEN]).models[QWEN].batch
 
 
 def test_every_change_is_told():
@@ -187,15 +159,3 @@ def test_list_that_is_not_whole_is_refused(content, says):
 def test_number_that_cannot_be_is_refused(properties):
     with pytest.raises(CatalogError, match=re.escape(f"The list says of {KIMI} what cannot be: ")):
         Read(with_properties(KIMI, async_queue="true", **properties))
-
-
-def test_effort_that_stands_for_none_of_models_is_unknown():
-    efforts = {"supported_efforts": ["high"], "normalizes_to": {"low": "high", "max": "utmost"}}
-    read = Read(with_properties(KIMI, async_queue="true", reasoning_effort=efforts)).listed
-    assert read[KIMI].efforts == Efforts(("high",), "catalogue", {"low": "high"})
-
-
-def test_huge_list_is_not_read(monkeypatch):
-    monkeypatch.setattr(catalog_reader, "MAX_LIST_BYTES", 100)
-    with pytest.raises(CatalogError, match="at most 100 bytes are read"):
-        Read(rows())

@@ -1,7 +1,4 @@
-"""`make deploy`: what each status of the stack asks for.
-
-And what is said when there is no deployed stack.
-"""
+"""`make deploy`: what each status of the stack asks for."""
 
 import subprocess
 
@@ -53,16 +50,8 @@ def test_every_cloudformation_status_has_step(status):
         assert step is Step.UPDATE
 
 
-def test_unknown_status_is_left_to_a_person():
-    assert next_step(None) is Step.CREATE
-    assert next_step(stack_in("SOMETHING_NEW")) is Step.REPAIR
-
-
 class Account:
-    """An AWS account with at most one stack, a user who answers all questions.
-
-    And a SAM CLI that is only noted.
-    """
+    """An AWS account with at most one stack, a user who answers all questions."""
 
     def __init__(self, monkeypatch, tmp_path):
         self.stack = None
@@ -182,13 +171,6 @@ def test_declining_change_set_ends_with_sentence(account, capsys, monkeypatch):
     assert "change set was not executed" in capsys.readouterr().err
 
 
-def test_declining_without_stack_ends_with_advice(account):
-    account.after_deploy = None
-
-    with pytest.raises(DeployError, match=r"samconfig\.local\.toml"):
-        deploy.deploy(GIVEN)
-
-
 def test_failure_of_sam_cli_is_its_exit_code(account, monkeypatch, capsys):
     def fail(*arguments, **environment):
         raise subprocess.CalledProcessError(3, "sam")
@@ -221,61 +203,6 @@ def test_answers_are_saved_without_token(account):
     }
     ignored = (account_stack.ROOT / ".gitignore").read_text().splitlines()
     assert {"samconfig.local.toml", "samconfig.*.local.toml"} <= set(ignored)
-
-
-def test_functions_are_packed_for_given_processor(account):
-    deploy.deploy(GIVEN | {"PARAMETERS": "Architecture=x86_64"})
-    assert account.sam_calls == [("build", "x86_64"), DEPLOYED]
-
-
-def test_later_parameter_is_saved_too(account):
-    deploy.deploy(GIVEN)
-    deploy.deploy({"PARAMETERS": "LogLevel=DEBUG"})
-    assert answers_files.parameters_of(account.saved) == {
-        "CloudflareAccountId": GIVEN["CLOUDFLARE_ACCOUNT_ID"],
-        "LogLevel": "DEBUG",
-    }
-
-
-def test_variable_beats_what_is_remembered(account, capsys):
-    deploy.deploy(GIVEN | {"NOTIFICATION_EMAIL": "old@example.org"})
-    before = capsys.readouterr()
-    account.stack = stack_in("CREATE_COMPLETE", CloudflareAccountId=GIVEN["CLOUDFLARE_ACCOUNT_ID"])
-
-    deploy.deploy({"CLOUDFLARE_ACCOUNT_ID": "f" * 32, "NOTIFICATION_EMAIL": "new@example.org"})
-
-    assert answers_files.parameters_of(account.saved) == {
-        "CloudflareAccountId": "f" * 32,
-        "NotificationEmail": "new@example.org",
-    }
-    assert (
-        f"CloudflareAccountId: {GIVEN['CLOUDFLARE_ACCOUNT_ID']} -> {'f' * 32}"
-        in capsys.readouterr().out
-    )
-    assert "->" not in before.out
-
-
-TWO_EMAILS = {
-    "NOTIFICATION_EMAIL": "a@example.org",
-    "PARAMETERS": "NotificationEmail=b@example.org",
-}
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"CLOUDFLARE_ACCOUNT_ID": "mine"}, "must be"),
-        ({"CLOUDFLARE_API_TOKEN": "two words"}, "must be"),
-        (TWO_EMAILS, "NOTIFICATION_EMAIL and PARAMETERS differ"),
-    ],
-)
-def test_wrong_variable_is_refused_before_build(account, given, says):
-    account.stack = stack_in("UPDATE_COMPLETE")
-
-    with pytest.raises(DeployError, match=says):
-        deploy.deploy({"AWS_REGION": "eu-west-1"} | given)
-
-    assert account.sam_calls == []
 
 
 @pytest.mark.parametrize(("calls", "transport"), [("241", ""), ("2400", " AiGatewayId=g")])
@@ -333,12 +260,6 @@ class Client:
         raise ClientError({"Error": {"Code": self.code, "Message": ""}}, "DescribeStacks")
 
 
-def test_missing_stack_is_none(monkeypatch):
-    monkeypatch.setattr(account_stack, "session", lambda saved: Client("ValidationError"))
-
-    assert account_stack.find_stack({"stack_name": "dropbatch"}) is None
-
-
 def test_denied_call_is_not_missing_stack(monkeypatch):
     monkeypatch.setattr(account_stack, "session", lambda saved: Client("AccessDenied"))
 
@@ -365,80 +286,6 @@ def test_closing_words_say_what_was_checked():
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"COMPLETION_EVENTS": "yes"},
-            "the first submit makes the queue at Cloudflare, if the token has",
-        ),
-        ({"COMPLETION_EVENTS": "no"}, "switched off by the parameter CompletionEvents"),
-        (
-            {"COMPLETION_EVENTS": "yes", "TRANSPORT": "worker"},
-            "Transport=worker cannot read a queue",
-        ),
-    ],
-)
-def test_closing_words_say_whether_events_are_used(changes, words):
-    assert words in deploy.closing_words({**SETTINGS, **changes}, "", smoke=True)
-
-
-def test_closing_words_of_worker_mention_secret():
-    said = deploy.closing_words({**SETTINGS, "TRANSPORT": "worker"}, "", smoke=False)
-    assert "the Worker accepts the shared secret" in said
-    assert "Workers AI - Edit" not in said
-
-
-def test_closing_words_name_address_that_must_confirm():
-    assert 'until you open its link "Confirm subscription"' in deploy.closing_words(
-        SETTINGS, "team@example.org", smoke=True
-    )
-    assert "team@example.org" in deploy.closing_words(SETTINGS, "team@example.org", smoke=True)
-
-
-class Topic:
-    """SNS, as far as `list_subscriptions_by_topic`."""
-
-    def __init__(self, subscription_arn):
-        self.subscription_arn = subscription_arn
-
-    def client(self, service):
-        return self
-
-    def list_subscriptions_by_topic(self, TopicArn):  # noqa: N803 - boto3's name
-        if self.subscription_arn is None:
-            raise ClientError(
-                {"Error": {"Code": "AuthorizationError", "Message": ""}}, "ListSubscriptionsByTopic"
-            )
-        return {
-            "Subscriptions": [
-                {"Endpoint": "team@example.org", "SubscriptionArn": self.subscription_arn}
-            ]
-        }
-
-
-@pytest.mark.parametrize(
-    ("subscription_arn", "unconfirmed"),
-    [
-        ("PendingConfirmation", "team@example.org"),
-        ("arn:aws:sns:eu-west-1:111122223333:topic:5f3a", ""),
-        (None, "team@example.org"),
-    ],
-    ids=["pending", "confirmed", "may not look"],
-)
-def test_unconfirmed_subscription_is_named(monkeypatch, subscription_arn, unconfirmed):
-    monkeypatch.setattr(
-        deploy, "physical_ids", lambda saved, stack, *names: {"Notifications": "topic"}
-    )
-    monkeypatch.setattr(deploy, "session", lambda saved: Topic(subscription_arn))
-
-    found = deploy._unconfirmed_email(
-        {}, stack_in("CREATE_COMPLETE", NotificationEmail="team@example.org")
-    )
-
-    assert found == unconfirmed
-
-
 def test_destroy_says_what_stays():
     names = {"Bucket": "files", "Table": "ledger", "ApiToken": "secret"}
     said = destroy.what_stays(stack_in("UPDATE_COMPLETE"), names, "samconfig.local.toml")
@@ -451,18 +298,6 @@ def test_destroy_says_what_stays():
         "no-deletion-protection",
     ):
         assert words in said
-
-
-def test_destroy_names_worker_where_there_is_one():
-    assert "wrangler" not in destroy.what_stays(
-        stack_in("UPDATE_COMPLETE", Transport="rest"), {}, ""
-    )
-    said = destroy.what_stays(stack_in("UPDATE_COMPLETE", Transport="worker"), {}, "")
-    assert "npx wrangler delete --name dropbatch-eu-west-1" in said
-
-
-def test_destroy_names_no_secret_that_is_users_own():
-    assert "secret" not in destroy.what_stays(stack_in("UPDATE_COMPLETE"), {"Bucket": "files"}, "")
 
 
 def test_destroy_asks_first(account):

@@ -8,7 +8,6 @@ import pytest
 from local import template
 from tools import answers, answers_files, plan
 from tools.account_stack import DeployError
-from tools.plan import about_limit
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 GIVEN = {"CLOUDFLARE_ACCOUNT_ID": ACCOUNT, "CLOUDFLARE_API_TOKEN": "the-token"}
@@ -81,11 +80,6 @@ def test_missing_or_wrong_is_named_by_variable(given, named):
     assert "two words" not in str(found.value)
 
 
-@pytest.mark.parametrize("value", ["one, two", f"one {ACCOUNT}", "one\ntwo", "queues=three"])
-def test_several_tokens_are_refused_with_the_way_out(value):
-    assert "One API token a stack since 0.9" in answers._wrong_token(value)
-
-
 @pytest.mark.parametrize("partition", ["aws", "aws-cn", "aws-us-gov", "aws-eusc"])
 def test_every_region_is_accepted(partition):
     for region in boto3.Session().get_available_regions("lambda", partition):
@@ -98,12 +92,6 @@ def test_environment_precedes_file(tmp_path):
     file.write_text('# mine\n\nexport CLOUDFLARE_API_TOKEN="from-file"\nSTACK_NAME=second\n')
     found = answers.variables({"ANSWERS": str(file), "STACK_NAME": "third"})
     assert (found["CLOUDFLARE_API_TOKEN"], found["STACK_NAME"]) == ("from-file", "third")
-
-
-def test_variable_that_is_empty_is_not_set(tmp_path):
-    file = tmp_path / "deploy.env"
-    file.write_text("AWS_REGION=eu-west-1\n")
-    assert answers.variables({"ANSWERS": str(file), "AWS_REGION": ""})["AWS_REGION"] == "eu-west-1"
 
 
 def test_every_default_of_template_is_accepted():
@@ -134,22 +122,6 @@ def test_plan_names_account_resources_and_costs():
     assert "the-token" not in text
 
 
-def test_no_secret_is_counted_where_none_is_made():
-    assert "secret" not in plan.resources({"CloudflareApiTokenSecretArn": SECRET})
-    assert "1 secret" in plan.resources(
-        {"Transport": "worker", "CloudflareApiTokenSecretArn": SECRET}
-    )
-
-
-def test_low_account_limit_is_explained():
-    used = plan.concurrency()
-    said = about_limit(10, "eu-west-1")
-    assert f"may run 10 functions at once, and this stack alone up to {used}" in said
-    assert "--quota-code L-B99A9384" in said
-    assert "request-service-quota-increase" not in about_limit(1000, "eu-west-1")
-    assert plan.concurrency(worker=True) > used
-
-
 GONE = [*answers.GONE, "Transport"]
 
 
@@ -158,35 +130,3 @@ def test_parameter_that_is_gone_is_refused_by_name(name):
     value = "gateway" if name == "Transport" else "1"
     with pytest.raises(DeployError, match=rf"(?s){name}.* is gone since 0\.9: .*from PARAMETERS"):
         answers.given_parameters({"PARAMETERS": f"LogLevel=INFO {name}={value}"})
-
-
-SECRET_ARN = f"arn:aws:secretsmanager:ap-southeast-2:111122223333:secret:{'s' * 64}-AbCdEf"
-PLAUSIBLE = {
-    "CloudflareAccountId": "0" * 32,
-    "CloudflareApiTokenSecretArn": SECRET_ARN,
-    "WorkersAiBaseUrl": f"https://{'a' * 80}.example.com/client/v4",
-    "DefaultModel": "@cf/meta/llama-3.3-70b-instruct-fp8-fast",
-    "AiGatewayId": "g" * 64,
-    "AiGatewayTokenSecretArn": SECRET_ARN,
-    "WorkerUrl": f"https://{'w' * 63}.{'a' * 30}.workers.dev",
-    "WorkerSecretArn": SECRET_ARN,
-    "SourceBucketName": "b" * 63,
-    "SourcePrefix": "p" * 100,
-    "BucketName": "b" * 63,
-    "KmsKeyArn": f"arn:aws:kms:ap-southeast-2:111122223333:key/mrk-{'0' * 32}",
-}
-
-
-def test_environment_is_small_with_every_parameter():
-    """Lambda takes 4,096 bytes: a quarter is left for what a stack may need one day."""
-    size, _ = plan.environment(PLAUSIBLE, {"stack_name": "x" * 40, "region": "ap-southeast-2"})
-    assert size < 3_000
-    usual, _ = plan.environment({"CloudflareAccountId": "0" * 32}, SAVED)
-    assert usual < 2_000
-
-
-def test_environment_is_not_larger_than_said():
-    """What the template's expressions come to, with the names that CloudFormation makes."""
-    made = plan.environment({"BucketName": "files", "KmsKeyArn": "k" * 75}, SAVED)[0]
-    without = plan.environment({"BucketName": "files"}, SAVED)[0]
-    assert made - without == 75

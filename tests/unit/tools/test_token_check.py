@@ -56,26 +56,12 @@ def test_says_what_is_wrong(answered, models, verify, words):
     assert asked[0] == (f"{BASE}/accounts/{ACCOUNT}/ai/models/search?per_page=1", TOKEN)
 
 
-def test_several_tokens_are_named():
-    assert "One API token a stack" in check_token(Api(BASE, ACCOUNT, "one,two"))
-
-
 @pytest.mark.parametrize("status", [302, 500])
 def test_reply_about_something_else_proves_nothing(answered, status):
     answered(search=status, verify=401)
 
     with pytest.raises(Error, match="cannot check the token now"):
         check_token(Api(BASE, ACCOUNT, TOKEN))
-
-
-def test_token_is_not_called_wrong_if_it_cannot_be_verified(answered):
-    answered(search=403, verify=500)
-
-    with pytest.raises(Error, match=r"cannot check the token now \(HTTP 500"):
-        check_token(Api(BASE, ACCOUNT, TOKEN))
-    settings = {"TRANSPORT": "rest", "WORKERS_AI_BASE_URL": BASE, "CLOUDFLARE_ACCOUNT_ID": ACCOUNT}
-    wrong, unchecked = deploy._checked(None, settings, TOKEN)
-    assert (wrong, "cannot check the token now" in unchecked) == ("", True)
 
 
 @pytest.mark.parametrize("status", ["disabled", "expired"])
@@ -96,18 +82,6 @@ def test_token_with_white_space_is_not_even_sent(answered, token):
 
     assert "space" in check_token(Api(BASE, ACCOUNT, token))
     assert asked == []
-
-
-def test_deployment_names_secret_or_address(answered):
-    settings = {
-        "TRANSPORT": "rest",
-        "WORKERS_AI_BASE_URL": f"{BASE}/",
-        "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
-    }
-    answered(search=401, verify=401)
-    assert "the stack's secret" in deploy._what_is_wrong(None, settings, TOKEN)
-    answered(search=200)
-    assert deploy._what_is_wrong(None, settings, TOKEN) == ""
 
 
 @pytest.mark.parametrize(("base", "blamed"), [(BASE, False), ("https://proxy.example.com", True)])

@@ -1,14 +1,10 @@
-"""`put` of many files.
-
-All are checked before the first is sent, results lie beside their names, none is sent twice.
-"""
+"""`put` of many files."""
 
 import json
 import os
 import socket
 import sys
 from io import BytesIO
-from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 
@@ -21,7 +17,7 @@ from dropbatch.cli import put as sending
 from dropbatch.cli.files import path_in
 from dropbatch.client import upload as uploads
 from dropbatch.client import wait as waiting
-from tests.support.aws.resources import BUCKET, REGION
+from tests.support.aws.resources import BUCKET
 
 M2M = "@cf/meta/m2m100-1.2b"
 EMBEDDINGS = "@cf/baai/bge-small-en-v1.5"
@@ -76,14 +72,6 @@ def test_results_lie_beside_their_names(command, folder, tmp_path):
         f"in/july/{number:02}.jsonl" for number in range(JOBS)
     ]
     assert f"{JOBS} jobs: {JOBS} completed, 45 records" in done.err
-
-
-def test_json_is_a_line_a_job(command, folder, tmp_path):
-    done = put(command, folder, "--get", tmp_path / "out", "--json")
-
-    sent, over = done.json()[:JOBS], done.json()[JOBS:]
-    assert {one["job_id"] for one in sent} == {one["job_id"] for one in over}
-    assert {one["state"] for one in over} == {"completed"}
 
 
 def test_exit_code_is_the_worst(command, folder, tmp_path):
@@ -169,28 +157,6 @@ def test_results_of_others_are_seen_before_anything_is_sent(command, folder, tmp
     assert f"{place} has the files of another job." in done.err
 
 
-def test_another_file_needs_another_folder(command, folder, tmp_path):
-    assert put(command, folder / "july/00.jsonl", "--get", tmp_path / "out").code == 0
-
-    done = put(command, folder / "july/01.jsonl", "--get", tmp_path / "out")
-
-    assert (done.code, len(versions(command))) == (2, 1)
-
-
-def test_another_stack_needs_another_folder(command, folder, tmp_path):
-    """What lies there is of the first stack's job, though its path is the same."""
-    command.world.s3.create_bucket(
-        Bucket="other", CreateBucketConfiguration={"LocationConstraint": REGION}
-    )
-    command.add_stack("other", {"BucketName": "other"})
-    assert put(command, folder, "--get", tmp_path / "out").code == 0
-
-    done = put(command, folder, "--get", tmp_path / "out", "--stack", "other")
-
-    assert (done.code, "has the files of another job" in done.err) == (2, True)
-    assert command.world.s3.list_objects_v2(Bucket="other").get("Contents", []) == []
-
-
 @pytest.mark.parametrize(
     ("path", "place"),
     [
@@ -235,10 +201,7 @@ def short_check(monkeypatch):
 
 @pytest.fixture
 def give(monkeypatch, tmp_path):
-    """Gives bytes to the next command, in a way that lets them be read once.
-
-    Returns what names them.
-    """
+    """Gives bytes to the next command, in a way that lets them be read once."""
 
     def give(kind, content):
         if kind == "-":
@@ -294,40 +257,6 @@ def test_existing_table_is_not_sent(command, put_table, texts):
     assert len(versions(command)) == 1
 
 
-def test_changed_table_is_sent_whole(command, put_table):
-    put_table({"text": TEXTS})
-
-    assert put_table({"text": [*TEXTS, "more words"]}, "--skip-existing").code == 0
-
-    sent = command.world.read("inbox/a.csv").splitlines()
-    assert (len(sent), sent[-1]) == (len(TEXTS) + 2, b'"more words"')
-
-
-def test_table_that_is_read_again_warns_once(put_table):
-    columns = {"text": TEXTS[:1], "odd": [[1]]}
-    put_table(columns)
-
-    assert put_table(columns, "--skip-existing").err.count("Column 'odd' is left out") == 1
-
-
-def test_checked_tables_are_closed(command, short_check, tmp_path, monkeypatch):
-    """A folder may have more tables than a program may have open files."""
-    for number in range(5):
-        feather.write_feather(pa.table({"text": TEXTS * 100}), tmp_path / f"{number}.arrow")
-    held, real = [], sending.Sending.send
-
-    def send(self, submissions):
-        held.extend(
-            one for one in Path("/proc/self/fd").iterdir() if one.resolve().is_relative_to(tmp_path)
-        )
-        return real(self, submissions)
-
-    monkeypatch.setattr(sending.Sending, "send", send)
-
-    assert command.run("put", tmp_path, "--model", EMBEDDINGS).code == 0
-    assert held == []
-
-
 def test_many_files_take_few_calls(command, folder, calls):
     put(command, folder)
 
@@ -358,14 +287,6 @@ def test_nothing_is_sent_if_one_file_would_be_refused(command, folder):
     assert f"left out: {folder}/july/05.png: unknown_format: " in skipped.err.splitlines()[-1]
 
 
-def test_only_bad_files_are_no_jobs(command, tmp_path):
-    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-
-    done = put(command, tmp_path / "a.png", "--skip-bad", "--get", tmp_path / "out")
-
-    assert (done.code, done.out, versions(command)) == (1, "", [])
-
-
 def test_two_files_with_one_name_are_refused(command, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -379,24 +300,6 @@ def test_two_files_with_one_name_are_refused(command, tmp_path):
         in done.err
     )
     assert put(command, tmp_path / "a", tmp_path / "b").code == 0
-
-
-def test_table_has_the_name_of_its_upload(command, tmp_path):
-    (tmp_path / "a.csv").write_text("text\nx\n")
-    (tmp_path / "a.parquet").write_bytes(b"")
-
-    assert (
-        "would both be inbox/a.csv" in put(command, tmp_path / "a.csv", tmp_path / "a.parquet").err
-    )
-
-
-def test_folder_without_files_is_an_error(command, tmp_path):
-    (tmp_path / "in/.git").mkdir(parents=True)
-    (tmp_path / "in/.hidden").write_text(GOOD)
-
-    done = put(command, tmp_path / "in")
-
-    assert (done.code, f"{tmp_path / 'in'} has no files to upload." in done.err) == (2, True)
 
 
 def test_what_is_no_file_in_folder_is_left_out(command, folder, tmp_path):
@@ -429,28 +332,6 @@ def test_results_in_the_folder_are_no_uploads(command, folder, tmp_path, out):
     assert done.err.count(" (files of job ") == JOBS
 
 
-def test_results_beside_files_leave_these(command, folder):
-    """Also what `get` makes of a job's files, and what an interrupted `get` has left."""
-    put(command, folder / "july/00.jsonl", "--get", folder / "july")
-    command.run("get", "00.jsonl", "--merged", "--as", "csv", "-o", folder / "july")
-    (folder / "july/manifest.json").rename(folder / "july/manifest.json.part")
-
-    assert put(command, folder).code == 0
-
-    names = {one["Key"] for one in versions(command)} - {"inbox/00.jsonl"}
-    assert names == {f"inbox/in/july/{number:02}.jsonl" for number in range(JOBS)}
-
-
-def test_folder_of_results_alone_is_an_error(command, tmp_path):
-    (tmp_path / "a.jsonl").write_text(GOOD)
-    put(command, tmp_path / "a.jsonl", "--get", tmp_path / "out")
-
-    done = put(command, tmp_path / "out")
-
-    assert (done.code, len(versions(command))) == (2, 1)
-    assert f"left out: {tmp_path}/out (files of job " in done.err
-
-
 def test_file_that_is_written_anew_while_it_is_sent_leaves_nothing(command, tmp_path, monkeypatch):
     """The upload would have some of both."""
     path = tmp_path / "a.jsonl"
@@ -469,21 +350,3 @@ def test_file_that_is_written_anew_while_it_is_sent_leaves_nothing(command, tmp_
 
     assert (done.code, versions(command)) == (1, [])
     assert "was changed while it was read" in done.err
-
-
-def test_file_that_becomes_shorter_leaves_nothing(command, tmp_path, monkeypatch):
-    path = tmp_path / "a.jsonl"
-    path.write_text(GOOD * (3 * uploads.PART_BYTES // len(GOOD)))
-    real = uploads._in_parts
-
-    def shrink(*arguments, **more):
-        os.truncate(path, 1_000)
-        return real(*arguments, **more)
-
-    monkeypatch.setattr(uploads, "_in_parts", shrink)
-
-    done = put(command, path)
-
-    assert (done.code, "became shorter while it was read" in done.err) == (1, True)
-    assert versions(command) == []
-    assert "Uploads" not in command.world.s3.list_multipart_uploads(Bucket=BUCKET)

@@ -1,7 +1,4 @@
-"""Verbs over many jobs: a prefix, a pattern, ids from standard input.
-
-In the library and on the command line.
-"""
+"""Verbs over many jobs: a prefix, a pattern, ids from standard input."""
 
 import io
 import json
@@ -23,10 +20,7 @@ JOBS = 9
 
 @pytest.fixture
 def many(command):
-    """Twelve finished jobs below reviews/, one of them twice, two with a failed record.
-
-    And one beside them.
-    """
+    """Twelve finished jobs below reviews/, one of them twice, two with a failed record."""
     for number in range(JOBS):
         command.world.upload(f"reviews/{number:02}.jsonl", GOOD + BAD * (number < 2), model=M2M)
     command.world.upload("other.jsonl", GOOD, model=M2M)
@@ -96,15 +90,6 @@ def test_ids_come_from_standard_input(many, monkeypatch):
     )
 
 
-def test_name_that_is_pattern_too_means_itself(many):
-    many.world.upload("reviews/[0].jsonl", GOOD, model=M2M)
-    many.settle()
-
-    (line,) = many.run("status", "reviews/[0].jsonl").out.splitlines()
-    assert line.endswith("  reviews/[0].jsonl")
-    assert many.run("status", "nothing/*").code == many.run("status", "nothing/").code == 5
-
-
 def test_retry_of_many_tries_what_failed(many):
     done = many.run("retry", "reviews/", "--wait", "--json")
 
@@ -113,17 +98,6 @@ def test_retry_of_many_tries_what_failed(many):
         "reviews/01.retry.jsonl",
     ]
     assert done.err.count("has no retry file: no record failed.") == JOBS - 2
-
-
-def test_cancel_of_many(command):
-    for number in range(3):
-        command.world.upload(f"reviews/{number}.jsonl", GOOD, model=M2M)
-    command.world.deliver_all()
-
-    done = command.run("cancel", "reviews/*")
-
-    assert (done.code, done.out.count("is being cancelled")) == (0, 3)
-    assert len(command.world.objects("control/jobs/")) == 3
 
 
 def test_wait_has_a_time_limit(command):
@@ -204,18 +178,6 @@ def test_verb_of_many_goes_on_after_a_job_that_aws_denies(few, tmp_path, monkeyp
             assert len(shown) == (1 if verb == "retry" else 2)
 
 
-def test_expired_status_hides_no_other_job(few):
-    (found,) = [
-        one["job_id"] for one in few.run("ls", "--json").json() if one["path"] == "reviews/00.jsonl"
-    ]
-    few.world.s3.delete_object(Bucket=BUCKET, Key=f"results/reviews/00.jsonl/{found}/status.json")
-
-    done = few.run("status", found, "reviews/01.jsonl", "reviews/02.jsonl")
-
-    assert (done.code, len(done.out.splitlines())) == (5, 2)
-    assert f"There is no job {found}" in done.err
-
-
 # ── calls ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -234,30 +196,6 @@ def test_waiting_for_many_lists_pages(command, calls):
     assert mine.count("manifest.json") >= 30
     looks = [operation for operation, _ in calls].count("ListObjectsV2")
     assert mine.count("status.json") <= waiting.SHOWN_JOBS * looks
-
-
-def test_jobs_among_many_others_are_read_one_by_one(command, monkeypatch, calls):
-    monkeypatch.setattr(waiting, "MIN_PAGES", 0)
-    monkeypatch.setattr(waiting, "pages_of", lambda *_: iter([[]] * 50))
-    for number in range(JOBS):
-        command.world.upload(f"reviews/{number}.jsonl", GOOD, model=M2M)
-    command.world.deliver_all()
-
-    assert command.run("wait", *(f"reviews/{number}.jsonl" for number in range(JOBS))).code == 0
-
-
-def test_upload_without_job_ends_the_wait_of_many(command, monkeypatch):
-    monkeypatch.setattr(command, "_sleep", command.world.pass_time)
-    monkeypatch.setattr("dropbatch.client.wait.time.sleep", command.world.pass_time)
-    monkeypatch.setattr("dropbatch.client.wait.time.monotonic", command.world.now)
-    client = dropbatch.Client("dropbatch")
-    jobs = [
-        client.submit([{"text": "x", "target_lang": "es"}], name=f"{number}.jsonl", model=M2M)
-        for number in range(JOBS)
-    ]
-
-    with pytest.raises(dropbatch.NotFound, match="has no job after 300 seconds"):
-        list(dropbatch.wait(jobs))
 
 
 def delete(command, *names):
@@ -310,23 +248,6 @@ def test_wait_ends_when_results_are_deleted_meanwhile(command, monkeypatch, jobs
     assert sum(slept) < 1_100
 
 
-def test_wait_of_many_goes_on_when_aws_denies_one(many, monkeypatch):
-    """Here a listing is worth nothing, so that each is looked for."""
-    ids = [line.split()[0] for line in many.run("ls").out.splitlines()[:JOBS]]
-    folder = next(
-        job.folder for job in dropbatch.Client("dropbatch").jobs(since="30d") if job.id == ids[0]
-    )
-    monkeypatch.setattr(waiting, "MIN_PAGES", 0)
-    monkeypatch.setattr(waiting, "pages_of", lambda *_: iter([[]] * 50))
-    many.world.s3.delete_object(Bucket=BUCKET, Key=f"{folder}manifest.json")
-    many.world.s3.put_object(Bucket=BUCKET, Key=f"{folder}status.json", Body=b"mine")
-
-    done = many.run("wait", *ids)
-
-    assert (done.code, done.out.count("\n")) == (1, JOBS)
-    assert "status.json was changed" in done.out
-
-
 def test_many_uploads_without_jobs_are_given_up_with_what_their_notices_say(command, monkeypatch):
     client = dropbatch.Client("dropbatch")
     jobs = [
@@ -348,57 +269,7 @@ def test_many_uploads_without_jobs_are_given_up_with_what_their_notices_say(comm
     assert found["b.jsonl"].startswith("b.jsonl has no job after")
 
 
-def test_wait_takes_the_manifest_of_a_job_without_status(few):
-    delete(few, "status.json")
-
-    assert few.run("wait", "reviews/00.jsonl").code == 0
-
-
-def test_get_does_not_tell_to_wait_for_a_job_whose_manifest_was_deleted(few, tmp_path):
-    delete(few, "manifest.json")
-
-    done = few.run("get", "reviews/00.jsonl", "-o", tmp_path / "out")
-
-    assert (done.code, "is over (completed), and its manifest was deleted" in done.err) == (5, True)
-
-
-def test_id_that_another_upload_has_is_found_among_many(command, monkeypatch):
-    digits = names.job_id
-
-    def same_beginning(*upload):
-        return (
-            digits(*upload)[:17] + "aaaaaaaa"
-            if len(upload) < 6 or not upload[5]
-            else digits(*upload)
-        )
-
-    monkeypatch.setattr(names, "job_id", same_beginning)
-    monkeypatch.setattr(waiting, "FEW_JOBS", 1)
-    client = dropbatch.Client("dropbatch")
-    jobs = [
-        client.submit([{"text": "x", "target_lang": "es"}], name=f"{number}.jsonl", model=M2M)
-        for number in range(2)
-    ]
-    assert jobs[0].id == jobs[1].id
-
-    assert {job.path for job in dropbatch.wait(jobs)} == {"0.jsonl", "1.jsonl"}
-
-
 # ── ls ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_ls_shows_newest_with_their_age(many):
-    many.world.pass_time(7_200)
-
-    lines = many.run("ls", "--limit", "2").out.splitlines()
-
-    assert (len(lines), lines[-1].split()[-1], "  2 h 0 min  " in lines[-1]) == (
-        2,
-        "reviews/05.jsonl",
-        True,
-    )
-    assert len(many.run("ls", "--limit", "100", "--state", "failed").out.splitlines()) == 0
-    assert len(many.run("ls", "--limit", "3", "--state", "completed").out.splitlines()) == 3
 
 
 def test_library_finds_jobs_of_a_folder(many):

@@ -1,7 +1,4 @@
-"""What docs/pipelines.md and its examples promise of results.
-
-DuckDB reads them, events reach a queue.
-"""
+"""What docs/pipelines.md and its examples promise of results."""
 
 import json
 import re
@@ -71,23 +68,6 @@ def test_duckdb_reads_jobs_and_answers(reviews, tmp_path):
     ]
     assert found[2][0] == ["1", False, None]
     assert found[2][1] == [None, True, "bad_record"]
-
-
-def test_athena_table_has_the_members_of_lines(reviews):
-    """No program for Athena's statements was found that runs here.
-
-    So only their columns are compared.
-    """
-    columns = re.search(r"answers \((.*)\)\n", statements(ATHENA))[1]
-    names = {one.split()[0] for one in re.sub(r"<.*?>", "", columns).split(", ")}
-    lines = [
-        line for folder in reviews.world.manifests() for line in reviews.world.lines(folder=folder)
-    ]
-
-    assert names == {name for line in lines for name in line}
-    assert {frozenset(line["error"]) for line in lines if not line["success"]} == {
-        frozenset({"code", "message"})
-    }
 
 
 def test_event_reaches_a_queue(command):

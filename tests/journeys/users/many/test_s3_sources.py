@@ -1,11 +1,7 @@
-"""What lies in S3 already is a source.
-
-It is copied on S3's side, checked first, whole or not at all.
-"""
+"""What lies in S3 already is a source."""
 
 import hashlib
 import io
-from unittest.mock import ANY
 
 import botocore.client
 import pytest
@@ -44,16 +40,6 @@ def test_object_is_submitted_by_its_name(command, lake):
         3,
     )
     assert job.manifest()["tags"] == {"team": "x"}
-
-
-def test_option_replaces_that_of_the_object_however_it_is_written(command, lake):
-    lake("july.jsonl", model=M2M, max_cost="5")
-
-    job = dropbatch.Client("dropbatch").submit("s3://lake/july.jsonl", max_cost=1)
-
-    assert job.wait(check=True) == "completed"
-    head = command.world.s3.head_object(Bucket=BUCKET, Key="inbox/july.jsonl")
-    assert head["Metadata"] == {"model": M2M, "max-cost": "1", "source-digest": ANY}
 
 
 def test_prefix_is_a_folder(command, lake, tmp_path):
@@ -229,13 +215,3 @@ def test_table_is_read_and_sent_as_one(command, lake, parquet, suffix):
     assert command.world.objects("inbox/") == ["inbox/a.csv"]
     assert command.world.read("inbox/a.csv").splitlines()[::50] == [b'"text"', b'"text 49"']
     assert command.world.manifest()["counts"]["succeeded"] == 50
-
-
-def test_damaged_table_is_named_before_anything_is_sent(command, lake, parquet):
-    lake("a/1.jsonl")
-    lake("a/2.parquet", parquet[:100])
-
-    done = command.run("put", "s3://lake/a/", "--model", M2M)
-
-    assert (done.code, command.world.objects("inbox/")) == (2, [])
-    assert "s3://lake/a/2.parquet: It cannot be read" in done.err

@@ -1,7 +1,4 @@
-"""Verbs over thousands of jobs.
-
-Calls and memory are bounded by a page of a listing, or by a job.
-"""
+"""Verbs over thousands of jobs."""
 
 import hashlib
 import json
@@ -74,10 +71,7 @@ class Calls(Counter):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Counts calls. Listings are answered from sorted keys.
-
-    Moto sorts all of them for each page.
-    """
+    """Counts calls. Listings are answered from sorted keys."""
     real, made = botocore.client.BaseClient._make_api_call, Calls()
 
     def call(client, operation, arguments):
@@ -102,10 +96,7 @@ def calls(monkeypatch):
     "jobs", [25, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
 )
 def test_verbs_over_many_jobs_are_bounded(command, calls, jobs, tmp_path):
-    """A page of a listing for a thousand objects, each result read once.
-
-    A few kilobytes of memory a job.
-    """
+    """A page of a listing for a thousand objects, each result read once."""
     calls.listed = sorted(put_jobs(command.world.s3, jobs))
     pages = jobs * 4 // PAGE + 2
     for verb, reads, listings in (

@@ -1,7 +1,4 @@
-"""What the command line and the library say of a job is so.
-
-How it ended, what it cost, whether it is there at all.
-"""
+"""What the command line and the library say of a job is so."""
 
 import json
 from pathlib import Path
@@ -14,7 +11,7 @@ from dropbatch import Client
 from dropbatch.client import aws
 from dropbatch.client import upload as uploads
 from dropbatch.client.stack import Stack
-from tests.journeys.users.test_get import GOOD, LLAMA, M2M, job_of, retried
+from tests.journeys.users.test_get import GOOD, LLAMA, M2M, job_of
 from tests.support.aws.resources import BUCKET
 
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -34,26 +31,6 @@ def test_get_of_a_job_that_failed_says_so(command, failed, tmp_path):
     done = command.run("get", failed, "-o", tmp_path / "f")
     assert (done.code, (tmp_path / "f/manifest.json").exists()) == (1, True)
     assert "failed: unknown_format: " in done.err
-
-
-def test_get_of_a_completed_job_ends_well(command, tmp_path):
-    job = job_of(command)
-    assert command.run("get", job, "-o", tmp_path / "a").code == 0
-
-
-@pytest.mark.parametrize(("options", "code"), [(["--strict"], 3), ([], 0)])
-def test_retries_that_are_skipped_are_named_for_several_jobs(command, api, tmp_path, options, code):
-    job = retried(command, api, '{"prompt":"fail a"}\n{"prompt":"fail b"}\n', "m/a.jsonl")
-    other = job_of(command, "m/b.jsonl", '{"prompt":"x"}\n', LLAMA)
-    command.world.pass_time(60)
-    command.world.upload("part.jsonl", '{"prompt":"other"}\n', model=LLAMA, **{"retry-of": job})
-    command.settle()
-
-    done = command.run("get", job, other, "-o", tmp_path / "out", "--merged", *options)
-
-    assert done.code == code
-    assert f"{job}  Retry " in done.err
-    assert "is skipped: 1 of its 1 records cannot be matched" in done.err
 
 
 # ── what it cost ──────────────────────────────────────────────────────────────────────────────────

@@ -1,7 +1,4 @@
-"""The check of the token trusts whom boto3 trusts.
-
-Also the authority of a proxy that inspects TLS.
-"""
+"""The check of the token trusts whom boto3 trusts."""
 
 import ssl
 import threading
@@ -21,10 +18,7 @@ VARIABLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 
 
 def certificate(name, key, authority=None, authority_key=None):
-    """A certificate; without an authority its own.
-
-    And without the extensions that only Python 3.13 asks for.
-    """
+    """A certificate; without an authority its own."""
     now, named = datetime.now(UTC), x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     made = x509.CertificateBuilder(
         issuer_name=authority.subject if authority else named,
@@ -41,10 +35,7 @@ def certificate(name, key, authority=None, authority_key=None):
 
 @pytest.fixture(scope="module")
 def company(tmp_path_factory):
-    """A company's own authority, and an API behind its proxy.
-
-    The URL, and the file of the authority's certificate.
-    """
+    """A company's own authority, and an API behind its proxy."""
     folder = tmp_path_factory.mktemp("company")
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     authority = certificate("Company", keys[0])
@@ -92,13 +83,6 @@ def test_unknown_authority_is_refused(company):
 def test_authority_of_variable_is_trusted(company, monkeypatch, name):
     url, file = company
     monkeypatch.setenv(name, str(file))
-
-    assert check(url) == ""
-
-
-def test_authority_of_aws_configuration_is_trusted(company, environment):
-    url, file = company
-    environment.write_text(f"[default]\nca_bundle = {file}\n")
 
     assert check(url) == ""
 

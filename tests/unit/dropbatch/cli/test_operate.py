@@ -15,10 +15,7 @@ VERBS = list(cli.commands.items())
 
 
 class Queues:
-    """Queues by URL. As SQS documents, a short poll asks some of its servers only.
-
-    Here, those without messages.
-    """
+    """Queues by URL. As SQS documents, a short poll asks some of its servers only."""
 
     def __init__(self, **messages):
         self.messages = messages

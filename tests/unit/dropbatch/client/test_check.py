@@ -1,7 +1,4 @@
-"""A file's beginning is checked before it is sent.
-
-What the stack would refuse is refused at once.
-"""
+"""A file's beginning is checked before it is sent."""
 
 import gzip
 import io
@@ -224,23 +221,3 @@ def test_zstd_without_its_package(monkeypatch):
     check(packed)
     with pytest.raises(UsageError, match=r"pip install backports\.zstd"):
         check_file(io.BytesIO(packed), "inbox/a.zst", {})
-
-
-def test_file_that_cannot_be_read():
-    class Broken(io.BytesIO):
-        def read(self, *_):
-            raise OSError(5, "Input/output error")
-
-    with pytest.raises(UsageError, match=r"a\.jsonl cannot be read: Input/output error"):
-        check_file(Broken(), "inbox/a.jsonl", {})
-
-
-@pytest.mark.parametrize("count", [3, 30_000])
-def test_stream_that_cannot_be_read_twice(count):
-    """Its content is kept in a temporary file."""
-    report = validate(
-        ({"text": f"hello {number}"} for number in range(count)), "a/", {"model": BGE}
-    )
-
-    assert (report["records"], report["bad"]) == (count, 0)
-    assert report["path"].startswith("a/")

@@ -3,7 +3,6 @@
 Arrow's JSON reader and ours read the same, each file is what its readers expect.
 """
 
-import io
 import json
 import re
 
@@ -96,26 +95,6 @@ def test_embeddings_of_other_formats(format_):
     assert table.column("external_reference").to_pylist() == ["a"]
 
 
-def test_failures_come_from_errors_file():
-    output = b'id,text,answer,error_code,error_message\na,"x, ""y""",,,\nb,5" pipe,Hi,,\n'
-    errors = lines(
-        {"id": 0, "external_reference": "a", "error": {"code": "rejected", "message": "no"}}
-    )
-
-    found = table_of(output, errors, "csv").to_pylist()
-
-    assert [
-        (one["external_reference"], one["success"], one["answer"], one["error_code"])
-        for one in found
-    ] == [("a", False, None, "rejected"), ("b", True, "Hi", None)]
-
-
-def test_embedding_in_cell_of_table_is_column():
-    output = b'id,answer,error_code,error_message\na,"{""shape"":[1,2],""data"":[[1,2.5]]}",,\n'
-
-    assert table_of(output, format_="csv").column("embedding").to_pylist() == [[1.0, 2.5]]
-
-
 def test_several_vectors_are_refused():
     line = {"id": 0, "external_reference": None, "success": True, "result": {"data": [[1], [2]]}}
 
@@ -180,22 +159,6 @@ def test_ids_for_vectorize_are_short_and_unique(tmp_path):
 def test_vectors_too_long_for_vectorize_are_refused(tmp_path):
     with pytest.raises(UsageError, match="1,537 numbers; Vectorize takes up to 1,536"):
         exported("vectorize", tmp_path, lines(native(0, [0.5] * 1_537)))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_csv_has_every_record(tmp_path):
-    exported("csv", tmp_path, THREE.replace(b'"a"', rb'"a\u2028"'))
-
-    rows = pa.csv.read_csv(io.BytesIO((tmp_path / "output.as.csv").read_bytes())).to_pylist()
-    assert [one["external_reference"] for one in rows] == ["a\u2028", "7", ""]
-    assert json.loads(rows[0]["embedding"]) == [1.0, 0.25, 2.5]
-
-
-def test_answers_that_are_no_embeddings_are_refused(tmp_path):
-    line = {"id": 0, "external_reference": None, "success": True, "result": {"response": "Hi"}}
-
-    with pytest.raises(UsageError, match="no embeddings"):
-        exported("vectorize", tmp_path, lines(line))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -79,18 +79,6 @@ def test_rows_are_read_by_the_stacks_rules(tmp_path, format_, delimiter, content
     assert merged.path.read_bytes() == header + b"".join(expected)
 
 
-def test_columns_that_differ_are_skipped(tmp_path):
-    first = finish(tmp_path, ROOT, Form("csv"), b"id,text\n1,fail\n", all_fail)
-    retry = finish(tmp_path, child(1), Form("csv"), b"text,id\nfail,1\n", none_fail)
-
-    merged = merge(tmp_path, first, retry)
-
-    assert [(one.job_id, "other columns" in one.message) for one in merged.skipped] == [
-        (child(1), True)
-    ]
-    assert merged.path.read_bytes() == first.files.output.read_bytes()
-
-
 # ── what is never done ────────────────────────────────────────────────────────────────────────────
 
 
@@ -138,21 +126,6 @@ def test_partly_read_retry_without_references_is_named(tmp_path):
     assert all(child(2) in one for one in answers_of(merged))
 
 
-def test_references_place_what_numbers_do_not(tmp_path):
-    content = lines_of(*({"prompt": f"fail {n}", "external_reference": f"r{n}"} for n in range(4)))
-    first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
-    turned = b"".join(reversed(first.retry_file.splitlines(keepends=True)))
-    retry = finish(tmp_path, child(1), Form("native"), turned, none_fail)
-
-    merged = merge(tmp_path, first, retry)
-
-    found = [json.loads(one) for one in answers_of(merged)]
-    assert [(one["id"], one["external_reference"]) for one in found] == [
-        (n, f"r{n}") for n in range(4)
-    ]
-    assert [one["result"]["response"].split()[1] for one in found] == ["3", "2", "1", "0"]
-
-
 @pytest.mark.parametrize(
     ("format_", "record"),
     [
@@ -171,38 +144,6 @@ def test_spelling_of_references_does_not_count(tmp_path, format_, record):
     merged = merge(tmp_path, first, retry)
 
     assert (merged.replaced, merged.skipped) == (2, [])
-
-
-def test_repeated_references_are_not_guessed(tmp_path):
-    content = lines_of(
-        *({"prompt": f"fail {n}", "external_reference": r} for n, r in enumerate("aab"))
-    )
-    first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
-    part = finish(
-        tmp_path,
-        child(1),
-        Form("native"),
-        b"".join(first.retry_file.splitlines(keepends=True)[1:]),
-        none_fail,
-    )
-
-    merged = merge(tmp_path, first, part)
-
-    assert [(one.job_id, one.records) for one in merged.skipped] == [(child(1), 1)]
-    assert [json.loads(one)["success"] for one in answers_of(merged)] == [False, False, True]
-
-
-def test_retry_of_skipped_retry_is_named(tmp_path):
-    content = lines_of({"prompt": "fail"})
-    first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
-    other = finish(tmp_path, child(1), Form("text"), b"fail\n", all_fail)
-    grandchild = finish(tmp_path, child(2), Form("text"), b"fail\n", none_fail)
-    merging = Merging(first.files, tmp_path)
-    merging.add(other.files, ROOT)
-    merging.add(grandchild.files, child(1))
-
-    assert [one.job_id for one in merging.write().skipped] == [child(1), child(2)]
-    merging.close()
 
 
 # ── any files, any failures, any retries ──────────────────────────────────────────────────────────
@@ -270,10 +211,7 @@ def unique(references):
 
 
 def places_by_model(parent, retry, is_changed):
-    """Where a retry's records belong.
-
-    Known by their lines in the retry file, unless it was changed.
-    """
+    """Where a retry's records belong."""
     if not is_changed:
         return dict(enumerate(parent.retried))
     ours, theirs = [parent.references[at] for at in parent.failed], retry.references

@@ -1,18 +1,14 @@
-"""How progress is shown.
-
-What fits on a terminal of any width, what a pipe gets, rates that are true.
-"""
+"""How progress is shown."""
 
 import io
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
 from dropbatch.client import progress
-from dropbatch.client.progress import Progress, describe, duration, shown_to_user
+from dropbatch.client.progress import Progress, describe, shown_to_user
 
 NAME = "20261121T093000Z-5f3a9c1e"
 RUNNING = {
@@ -58,20 +54,6 @@ def test_line_of_any_width_has_state_records_failures(width, state):
     assert state in said
     assert "1,178 failed" in said
     assert "1,678 of 1,678 records" in said
-
-
-def test_line_wraps_where_it_is_too_long():
-    assert describe(NAME, RUNNING, 79, 65.0) == [
-        f"{NAME}  in_progress  [######..........]  37%",
-        "  7,512 of 20,000 records  12 failed  65 s  4 batches pending",
-    ]
-
-
-def test_path_is_as_wide_as_it_looks():
-    first, *_ = describe("年" * 60 + "/a\x1b[31m.jsonl", RUNNING, 79)
-
-    assert sum(2 if one == "年" else 1 for one in first) <= 79
-    assert first.endswith("/a\\x1b[31m.jsonl")
 
 
 def test_what_job_waits_for_is_whole_on_narrow_terminal():
@@ -128,19 +110,6 @@ def test_rate(monkeypatch, clock, kind):
     assert f"  {says}" in shown.out.getvalue().splitlines()[-2]
 
 
-def test_terminal_shows_seconds_passing(monkeypatch, clock):
-    shown = on_terminal(monkeypatch, 200)
-    shown.show({NAME: RUNNING})
-    before = shown.out.getvalue()
-    clock[0] += 1
-    shown.redraw()
-
-    assert "  0 s" in before
-    # The line above is written again.
-    assert shown.out.getvalue()[len(before) :].startswith("\x1b[1F")
-    assert "  1 s" in shown.out.getvalue()[len(before) :]
-
-
 def test_pipe_gets_line_for_each_change(clock):
     shown = Progress(io.StringIO(), on_terminal=False)
     for seconds in range(0, 62, 2):
@@ -153,14 +122,6 @@ def test_pipe_gets_line_for_each_change(clock):
     assert len(lines) == 4  # At once, after 30 and 60 seconds, and the end.
     assert "\x1b" not in shown.out.getvalue()
     assert lines[-1].startswith(f"{NAME}  completed")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (99, "99 s"), (120, "2 min"), (12_000, "3 h 20 min"), (190_000, "2 d 4 h")],
-)
-def test_durations_are_written_as_people_say_them(seconds, text):
-    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize("lines", [3, 10, 24])
@@ -215,14 +176,6 @@ def test_pipe_gets_line_for_all_of_many_jobs(clock):
     assert [one.strip() for one in said] == ["0 over", "30 over", "60 over", "61 over"]
 
 
-def test_few_jobs_are_shown_in_their_order(monkeypatch):
-    shown = on_terminal(monkeypatch, 100)
-
-    shown.show({"b": RUNNING | {"state": "completed"}, "a": RUNNING})
-
-    assert [line.split()[0] for line in shown.out.getvalue().splitlines()[:2]] == ["b", "a"]
-
-
 def test_notebook_cell_is_replaced(monkeypatch):
     """Text below the cell, one display that is updated, as IPython's kernel shows it."""
     cells = []
@@ -239,17 +192,3 @@ def test_notebook_cell_is_replaced(monkeypatch):
     watched.show({NAME: RUNNING | {"state": "completed", "fraction_done": 1.0}})
 
     assert ["in_progress" in cells[0], "100%" in cells[1], len(cells)] == [True, True, 2]
-
-
-def test_script_without_terminal_shows_nothing(monkeypatch):
-    monkeypatch.setattr("sys.stderr", io.StringIO())
-
-    assert shown_to_user() is None
-
-
-def test_threads_do_not_share_terminal(monkeypatch):
-    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
-
-    with ThreadPoolExecutor(1) as threads:
-        assert shown_to_user() is not None
-        assert threads.submit(shown_to_user).result() is None

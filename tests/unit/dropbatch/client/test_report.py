@@ -1,8 +1,6 @@
 """The report page: what it says of each kind of job, and that text from outside stays text."""
 
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import msgspec
@@ -88,14 +86,6 @@ def read(page):
 
 def shown(page):
     return " ".join(read(page).text.split())
-
-
-def test_one_sentence_says_what_ran_and_how_it_ended():
-    page = job_page(manifest(), [batch()], failures(failed(3)))
-
-    assert "Completed: 1,000 records for @cf/meta/m2m100-1.2b, 998 answered, 2 failed." in shown(
-        page
-    )
 
 
 @pytest.mark.parametrize(
@@ -184,12 +174,6 @@ def test_ever_new_messages_do_not_grow_page():
     assert f"{found.others:,} failures of other kinds" in shown(page)
 
 
-def test_long_examples_and_messages_are_cut():
-    found = failures(failed(1, "rejected", "m" * 50_000, {"text": "x" * 50_000}))
-
-    assert len(job_page(manifest(), [batch()], found)) < 20_000
-
-
 def test_truncated_errors_are_reported():
     found = failures_in([failed(1) + b"\n", failed(2)], most=1)
     page = job_page(manifest(counts={"total": 9, "succeeded": 0, "failed": 9}), [batch()], found)
@@ -239,37 +223,3 @@ def test_what_may_be_billed_again_has_a_line(changes, line):
     said = shown(job_page(manifest(**changes), [], Failures()))
 
     assert line in said
-
-
-def test_invalid_unicode_does_not_stop_page():
-    page = job_page(manifest(error={"code": "x", "message": "\ud800"}), [], Failures())
-
-    assert re.search(rb"<code>x</code>: \?", page)
-
-
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-def test_browser_runs_nothing_that_was_planted(tmp_path):
-    planted = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
-    report = tmp_path / "report.html"
-    report.write_bytes(
-        job_page(manifest(), [batch()], failures(failed(1, planted, planted, planted)))
-    )
-    # The policy holds for what gets past the escaping too.
-    hostile = tmp_path / "hostile.html"
-    hostile.write_bytes(report.read_bytes().replace(b"</body>", planted.encode() + b"</body>"))
-
-    for page in (report, hostile):
-        shown = subprocess.run(
-            [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        assert "<title>reviews/july.jsonl: completed</title>" in shown.stdout

@@ -73,13 +73,6 @@ def test_frame_arrives_as_it_was_given():
     assert read == table
 
 
-@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["a", "b"])])
-def test_polars_categories_are_texts(kind):
-    assert content(
-        pl.DataFrame({"n": [1, 2, 3], "c": ["b", None, "a"]}, {"n": pl.Int8, "c": kind})
-    ) == ('"n","c"\n1,"b"\n2,\n3,"a"\n')
-
-
 @pytest.mark.parametrize(
     ("cells", "says"),
     [
@@ -103,13 +96,6 @@ def test_every_row_of_only_column_is_a_record(cells):
     report = validate(frame, None, {"model": "@cf/baai/bge-small-en-v1.5"})
 
     assert report["records"] == len(frame)
-
-
-def test_index_is_sent_if_it_has_a_name():
-    frame = pd.DataFrame({"title": ["a", "b"]}, index=[7, 9])
-
-    assert content(frame) == '"title"\n"a"\n"b"\n'
-    assert content(frame.rename_axis("sku")) == '"title","sku"\n"a",7\n"b",9\n'
 
 
 @pytest.mark.parametrize(
@@ -184,12 +170,6 @@ def test_numbers_of_numpy_and_times_are_written_as_usual():
     }
 
 
-def test_half_of_pair_of_surrogates_does_not_end_upload():
-    assert content([{"text": "cut \ud83d", "é": 1}, {"text": "é"}]) == (
-        '{"text":"cut \\ud83d","\\u00e9":1}\n{"text":"é"}\n'
-    )
-
-
 # ── whole numbers ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -245,18 +225,6 @@ def test_column_that_is_no_cell_is_left_out_unless_needed(kind, tmp_path):
             open_source(table, "{text} {odd}")
 
 
-def test_bytes_that_are_needed_are_text():
-    table = pa.table({"id": [1, 2], "text": pa.array([b"caf\xc3\xa9", b"\xff"], pa.large_binary())})
-    assert open_source(table).stream.read() == b'"id","text"\n1,"caf\xc3\xa9"\n2,"\xff"\n'
-
-
-def test_stored_in_another_way_is_the_same_cell():
-    ends = pa.array(["x", "x"]).dictionary_encode()
-    json_type = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a":1}', None]))
-    table = pa.table({"n": [1, 2], "ends": ends, "json": json_type})
-    assert content(table) == '"n","ends","json"\n1,"x","{""a"":1}"\n2,"x",\n'
-
-
 # ── files of Parquet and Arrow ────────────────────────────────────────────────────────────────────
 
 TABLE = pa.table({"id": [1, 2], "text": ["a", "b"], "odd": [[1], [2]]})
@@ -304,21 +272,6 @@ def test_file_is_known_by_its_first_bytes(tmp_path, make, name):
     assert (unnamed.name[-4:], unnamed.stream.read()) == (".csv", b'"id","text"\n1,"a"\n2,"b"\n')
 
 
-def test_only_needed_columns_of_parquet_are_read(tmp_path, monkeypatch):
-    asked = []
-    read = parquet.ParquetFile.iter_batches
-    monkeypatch.setattr(
-        parquet.ParquetFile,
-        "iter_batches",
-        lambda self, columns=None: asked.append(columns) or read(self, columns=columns),
-    )
-    (tmp_path / "a.parquet").write_bytes(parquet_of(TABLE))
-
-    content(tmp_path / "a.parquet")
-
-    assert asked == [["id", "text"]]
-
-
 @pytest.mark.parametrize(
     ("name", "written", "says"),
     [
@@ -356,18 +309,6 @@ def test_texts_are_a_table_of_one_column(texts, column):
     assert source.options == {"format": "csv"}
 
 
-@pytest.mark.parametrize(
-    ("texts", "says"),
-    [
-        (["a", None], "Record 2 must be a text, as the first one, not None"),
-        (["a", "\ud800"], "Record 2 has a char"),
-    ],
-)
-def test_what_is_no_text_is_named(texts, says):
-    with pytest.raises(UsageError, match=says):
-        content(texts)
-
-
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("left", [0, 10, CHUNK_BYTES])
 def test_file_that_becomes_shorter_is_no_upload(tmp_path, own, left):
@@ -382,15 +323,6 @@ def test_file_that_becomes_shorter_is_no_upload(tmp_path, own, left):
         ):
             list(iter(lambda: stream.read(CHUNK_BYTES), b""))
         assert not file.closed
-
-
-def test_file_that_grows_is_read_to_its_end(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"x" * 10)
-    with open_source(path).stream as stream:
-        with path.open("ab") as more:
-            more.write(b"y")
-        assert stream.read() == b"x" * 10 + b"y"
 
 
 def big(tmp_path, kind):
@@ -414,19 +346,6 @@ def test_large_frame_is_never_held_as_text(tmp_path, kind):
 
     assert size > ROWS * len(TEXT)
     assert peak < 12 * CHUNK_BYTES
-
-
-def test_records_are_made_when_they_are_sent():
-    made = []
-
-    def records():
-        for number in range(100_000):
-            made.append(number)
-            yield {"text": TEXT}
-
-    with open_source(records()).stream as stream:
-        stream.read(1)
-        assert len(made) < 2 * CHUNK_BYTES // len(TEXT)
 
 
 @pytest.mark.parametrize(

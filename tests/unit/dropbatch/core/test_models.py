@@ -7,8 +7,7 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from dropbatch.core.formats.base import NULL, BatchFacts, Outcome, Shape, Task
-from dropbatch.core.formats.table import Form, writer_of
+from dropbatch.core.formats.base import Shape, Task
 from dropbatch.core.models import (
     MODEL_ID,
     Efforts,
@@ -28,7 +27,6 @@ from dropbatch.core.prices import (
     estimate_cost,
     estimate_tokens,
     format_amount,
-    has_price,
 )
 from dropbatch.core.read.form import Beginning
 from tests.support.converted import target_of
@@ -105,35 +103,6 @@ def test_task_of_option_precedes_what_is_known(model, task, request_):
 
 
 @pytest.mark.parametrize(
-    ("task", "shape"),
-    [
-        (Task.EMBEDDINGS, Shape.TEXT),
-        (Task.TRANSLATION, Shape.TEXT),
-        (Task.GENERATION, Shape.MESSAGES),
-        (Task.TRANSCRIPTION, Shape.AUDIO),
-        (Task.SPEECH, Shape.TEXT),
-        (Task.CLASSIFICATION, Shape.UNKNOWN),
-    ],
-)
-def test_requests_have_the_shape_of_the_task_of_option(task, shape):
-    target = target_of("@cf/somebody/something", task=task)
-    assert (target.task, target.shape) == (task, shape)
-
-
-def test_option_for_own_task_forgets_nothing():
-    assert target_of(BGE, task="embeddings") == target_of(BGE)
-
-
-def test_answers_are_written_for_task_of_option():
-    vector = Outcome(
-        0, NULL, b'{"custom_id":"a","body":{"input":"a"}}', b'{"shape":[1,2],"data":[[1,2]]}'
-    )
-    writer = writer_of(Form("openai"), target_of("@cf/a/b", task="embeddings"))
-    written = writer.line(BatchFacts("j", "@cf/a/b"), vector)
-    assert json.loads(written)["response"]["body"]["data"][0]["embedding"] == [1, 2]
-
-
-@pytest.mark.parametrize(
     ("model", "records"),
     [
         ("@cf/baai/bge-m3", 8_333),
@@ -178,11 +147,6 @@ def test_cost_is_its_tokens_times_their_prices():
 )
 def test_without_price_or_tokens_there_is_no_cost(model, tokens):
     assert cost_of(find_model(model), tokens) is None
-
-
-def test_model_has_price_or_not():
-    assert has_price(find_model(LLAMA))
-    assert not has_price(find_model("@cf/openai/whisper-large-v3-turbo"))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from dropbatch.core.options import (
     named_options,
     options_keys,
     resolve,
-    written_options,
 )
 from dropbatch.errors import UploadRefused, UsageError
 
@@ -107,10 +106,6 @@ def test_wrong_value_is_refused_with_its_member(member, value):
     assert message.startswith(f"_options.json, {member}: It must ")
 
 
-def test_misspelt_format_is_named():
-    assert refused(file_options, b'{"format":"opneai"}').endswith("Did you mean openai?")
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{", b"\xff", b'{"model":"' + b"x" * MAX_OPTIONS_BYTES + b'"}']
 )
@@ -140,12 +135,6 @@ def test_metadata_may_name_every_option():
         for name, v in EVERYTHING.items()
     }
     assert json.loads(encode_options(resolve([metadata_options(metadata)]))) == EVERYTHING
-
-
-def test_other_metadata_is_not_ours():
-    assert (
-        metadata_options({"mtime": "1.5", "s3cmd-attrs": "x", "retry-of": "y", "cost": "z"}) == {}
-    )
 
 
 @pytest.mark.parametrize("written", ["max_cost", "max-cost", "MAX-COST", "Max_Cost"])
@@ -256,12 +245,6 @@ def test_option_is_from_first_layer_naming_it():
     assert resolve(layers) == Options(model="a", format="csv", template="t")
 
 
-def test_zero_is_value():
-    assert resolve(
-        [in_file(max_cost=0, max_failed_fraction=0), in_file(max_cost=5, max_failed_fraction=1)]
-    ) == Options(max_cost=Decimal(0), max_failed_fraction=0.0)
-
-
 def test_options_together_are_bounded():
     half = "x" * (MAX_OPTIONS_BYTES * 2 // 3)
     assert "the maximum is 65,536" in refused(
@@ -274,11 +257,6 @@ def test_pinned_options_are_read_again_as_they_were():
     again = decode_options(encode_options(options))
     assert encode_options(again) == encode_options(options)
     assert resolve([named_options(again)]) == again
-
-
-def test_cost_keeps_its_decimals():
-    options = resolve([file_options(b'{"max_cost":0.10000000000000001}')])
-    assert decode_options(encode_options(options)).max_cost == Decimal("0.10000000000000001")
 
 
 # ── defaults ──────────────────────────────────────────────────────────────────────────────────────
@@ -372,16 +350,3 @@ def test_option_that_is_gone_is_refused_by_name(name):
         assert refusal.value.code == "bad_options"
     with pytest.raises(UsageError, match=rf"{name}: It is gone since 0\.9\. "):
         metadata_of({name: "x"})
-
-
-def test_options_of_a_command_line_are_values_that_metadata_takes():
-    given = {"max-cost": "0.0008", "tags": '{"a":"b"}', "template": '"{text}" ', "delimiter": "tab"}
-
-    values = written_options(given.items())
-
-    assert values["max_cost"] == Decimal("0.0008")
-    assert metadata_options(metadata_of(values)) == values
-    with pytest.raises(UsageError, match="It is given twice"):
-        written_options([("model", "a"), ("model", "b")])
-    with pytest.raises(UsageError, match="There is no option 'modle'"):
-        written_options([("modle", "a")])

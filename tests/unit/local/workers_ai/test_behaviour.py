@@ -1,7 +1,4 @@
-"""Switches of the local Workers AI.
-
-Read from text and from JSON, refused when wrong, and listed by its help.
-"""
+"""Switches of the local Workers AI."""
 
 import pytest
 

@@ -1,7 +1,4 @@
-"""The local Workers AI refuses what the published schemas refuse.
-
-`requests.json` has their sources.
-"""
+"""The local Workers AI refuses what the published schemas refuse."""
 
 import pytest
 

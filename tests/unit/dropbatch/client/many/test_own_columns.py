@@ -1,7 +1,4 @@
-"""A table's own columns beside its answers.
-
-In, and out again with the same names, types and values.
-"""
+"""A table's own columns beside its answers."""
 
 import io
 import json
@@ -79,20 +76,6 @@ def test_frame_comes_back_with_its_answers():
     assert found["embedding"].to_pylist() == [[1.0, 2.0], None, [3.0, 4.0]]
 
 
-def test_names_of_answer_give_way_to_tables():
-    names = back(pa.table({"success": ["a"], "answer": ["b"], "error_code": ["c"]})).schema.names
-
-    assert names == [
-        "success",
-        "answer",
-        "error_code",
-        "success_2",
-        "answer_2",
-        "error_code_2",
-        "error_message",
-    ]
-
-
 CELL = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=6)
 COLUMN = st.lists(st.one_of(st.none(), CELL), min_size=3, max_size=3).map(
     lambda cells: pa.array(cells, pa.string())
@@ -135,12 +118,3 @@ def test_exports_have_tables_columns(tmp_path, kind):
         json.loads(one) if isinstance(one, str) else list(one) for one in read["embedding_2"]
     ]
     assert vectors == [[1.0, 2.0], [3.0, 4.0]]
-
-
-def test_other_columns_are_as_before(tmp_path):
-    files = answered(b"sku,text\n1,a\n")
-
-    names = ["id", "external_reference", "success", "answer", "error_code", "error_message"]
-    assert record_batches(files).read_all().schema.names == names
-    path = export("parquet", files, tmp_path, {"job_id": "j", "model": "m"}, columns=False).path
-    assert parquet.read_schema(path).names == names

@@ -1,7 +1,4 @@
-"""What a terminal shows of text that others wrote.
-
-No character commands it, and no line is wider than it.
-"""
+"""What a terminal shows of text that others wrote."""
 
 import pytest
 from hypothesis import given

@@ -8,19 +8,14 @@ import pytest
 from dropbatch.core.formats.base import BatchFacts, Outcome
 from dropbatch.core.formats.table import Form, writer_of
 from tests.support.converted import (
-    BGE,
     CALL,
-    CHAT,
     DATA,
-    DEEPSEEK,
     GPT,
     HELLO,
     KIMI,
     LLAMA,
-    QWEN,
     SCOUT,
     body_of,
-    convert,
     fault,
     line_of,
     sent,
@@ -68,36 +63,6 @@ def test_image_somewhere_else_is_bad(part):
 
 
 # ── the Responses API for chat models ─────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("model", [one for one in CHAT if one != GPT])
-def test_responses_request_becomes_chat(model):
-    body = {
-        "model": "gpt-5",
-        "instructions": "Be brief.",
-        "input": [
-            {"role": "user", "content": [{"type": "input_text", "text": "How is the tide?"}]},
-            {"type": "reasoning", "summary": []},
-            {"type": "function_call", "call_id": "c", "name": "tide", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "c", "output": "low"},
-        ],
-        "max_output_tokens": 50,
-        "text": {"format": {"type": "json_schema", "name": "s", "schema": {"type": "object"}}},
-        "tools": [
-            {"type": "function", "name": "tide", "parameters": {"type": "object", "properties": {}}}
-        ],
-        "reasoning": {"effort": "low"},
-        "store": False,
-    }
-    request = sent(model, body, url="/v1/responses")
-    assert request["max_tokens"] == 50
-    assert [one["role"] for one in request["messages"]] == ["system", "user", "assistant", "tool"]
-    assert request["messages"][1]["content"] == "How is the tide?"
-    assert request["tools"][0]["function"]["name"] == "tide"
-    assert request["response_format"]["type"] == "json_schema"
-    assert sent(model, {"input": "Hi"}, url="/v1/responses")["messages"] == [
-        {"role": "user", "content": "Hi"}
-    ]
 
 
 @pytest.mark.parametrize(
@@ -163,67 +128,11 @@ def test_what_chat_has_no_place_for_is_bad(more, member):
     assert fault(LLAMA, {"input": "Hi", **more}, url="/v1/responses")[0] == member
 
 
-# ── url, model, and bodies of no endpoint ─────────────────────────────────────────────────────────
-
-
-def test_unknown_url_is_shown_with_accepted_ones():
-    path, message = fault(LLAMA, {"input": "a"}, url="/v1/rerank")
-    assert (path, '"/v1/rerank"' in message, "/chat/completions" in message) == ("url", True, True)
-
-
-@pytest.mark.parametrize(
-    ("model", "member"), [(LLAMA, "messages"), (BGE, "input"), ("@cf/meta/m2m100-1.2b", "text")]
-)
-def test_unknown_body_names_missing_member(model, member):
-    assert fault(model, {"model": "gpt-4o", "max_tokens": 5})[0] == f"body.{member}"
-
-
-def test_model_may_have_litellms_prefix():
-    assert sent(LLAMA, {"messages": [HELLO], "model": f"workers-ai/{LLAMA}"}) == {
-        "messages": [HELLO]
-    }
-    assert (
-        convert(LLAMA, {"messages": [HELLO], "model": f"workers-ai/{QWEN}"}).code
-        == "mismatched_model"
-    )
-
-
 # ── Bedrock ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def output_of(model_input, result):
     return line_of(written(model_input, "bedrock"), result, "bedrock")["modelOutput"]
-
-
-@pytest.mark.parametrize("model", CHAT)
-def test_prompt_alone_fits_each_model(model):
-    request = sent(model, {"prompt": "Hi"}, "bedrock")
-    assert request in (
-        {"prompt": "Hi"},
-        {"input": "Hi"},
-        {"messages": [{"role": "user", "content": "Hi"}]},
-    )
-    assert ("messages" in request) == (model in {KIMI, DEEPSEEK})
-
-
-def test_mistral_and_others_keep_their_shapes():
-    assert output_of({"prompt": "Hi", "max_tokens": 5}, {"response": "Ho"}) == {
-        "outputs": [{"text": "Ho", "stop_reason": "stop"}]
-    }
-    body = output_of({"messages": [HELLO], "max_tokens": 5}, {"response": "Ho"})
-    assert body["choices"][0]["message"]["content"] == "Ho"
-    pytest.importorskip("openai.types.chat").ChatCompletion.model_validate(body, strict=True)
-
-
-def test_additional_members_of_converse_are_unpacked():
-    model_input = {
-        "messages": [{"role": "user", "content": [{"text": "a"}]}],
-        "additionalModelRequestFields": {"top_k": 5, "thinking": {"type": "enabled"}},
-    }
-    assert sent(LLAMA, model_input, "bedrock") == {
-        "messages": [{"role": "user", "content": "a"}],
-        "top_k": 5,
-    }
 
 
 # ── what answers keep ─────────────────────────────────────────────────────────────────────────────
@@ -325,15 +234,6 @@ def test_call_is_answered_by_its_call_id():
     assert choice["message"]["tool_calls"][0]["id"] == "call_1"
 
 
-def test_tables_answer_shows_calls():
-    writer = writer_of(Form("csv", b"id,text"), target_of(LLAMA))
-    result = json.dumps(
-        {"response": "", "tool_calls": [{"name": "tide", "arguments": {"at": 1}}]}
-    ).encode()
-    line = writer.line(BatchFacts("j", LLAMA), Outcome(0, b"null", b"1,a", result))
-    assert line == b'1,a,"[{""name"":""tide"",""arguments"":{""at"":1}}]",,\n'
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -346,10 +246,7 @@ def test_tables_answer_shows_calls():
 )
 @pytest.mark.parametrize("shape", ["own", "chat", "responses"])
 def test_arguments_of_any_text_are_object_on_one_line(arguments, expected, shape):
-    """A model writes its arguments as text: indented, or not as JSON.
-
-    The result file must keep a line per record.
-    """
+    """A model writes its arguments as text: indented, or not as JSON."""
     call = {"name": "tide", "arguments": arguments}
     choice = {
         "message": {
@@ -387,8 +284,3 @@ def test_arguments_of_any_text_are_object_on_one_line(arguments, expected, shape
         json.loads(row[1])[0]["arguments"],
     ]
     assert found == [expected] * 4
-
-
-def test_error_line_of_unaccepted_has_request_id():
-    line = line_of(b"{}", code="bad_record", message="no", facts=BatchFacts("j", LLAMA))
-    assert line["response"]["request_id"] == ""

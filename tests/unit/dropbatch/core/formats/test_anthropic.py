@@ -3,7 +3,7 @@
 import pytest
 
 from dropbatch.core.formats.base import RecordFault, member_of
-from tests.support.converted import GPT, HELLO, KIMI, LLAMA, convert, line_of, sent, written
+from tests.support.converted import HELLO, KIMI, LLAMA, convert, line_of, sent, written
 from tests.support.vendors import vendors_read
 
 TEXT = {"response": "Hi", "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}
@@ -59,25 +59,6 @@ def test_message_request_becomes_chat():
     }
 
 
-@pytest.mark.parametrize("where", ["output_format", "output_config"])
-def test_output_format_is_schema(where):
-    format_ = {"type": "json_schema", "schema": {"type": "object", "properties": {}}}
-    params = {
-        "messages": [HELLO],
-        where: {"format": format_} if where == "output_config" else format_,
-    }
-    asked = sent(KIMI, params, "anthropic")["response_format"]
-    assert asked == {
-        "type": "json_schema",
-        "json_schema": {"name": "answer", "schema": format_["schema"]},
-    }
-
-
-def test_effort_is_models():
-    params = {"messages": [HELLO], "output_config": {"effort": "low"}}
-    assert sent(GPT, params, "anthropic")["reasoning"] == {"effort": "low"}
-
-
 @pytest.mark.parametrize(
     ("params", "custom_id", "code", "member"),
     [
@@ -102,17 +83,6 @@ def test_record_that_does_not_fit_is_bad(params, custom_id, code, member):
 
 
 # ── what comes back ───────────────────────────────────────────────────────────────────────────────
-
-
-def test_result_has_message():
-    line = result_of(TEXT)
-    assert (line["custom_id"], line["result"]["type"]) == ("a", "succeeded")
-    message = line["result"]["message"]
-    assert message["content"] == [{"type": "text", "text": "Hi"}]
-    assert (message["stop_reason"], message["usage"]) == (
-        "end_turn",
-        {"input_tokens": 3, "output_tokens": 4},
-    )
 
 
 @pytest.mark.parametrize(
@@ -146,10 +116,6 @@ def test_failed_record_has_error(code, kind):
 def test_what_never_ran_is_expired_or_canceled():
     assert result_of(code="expired")["result"] == {"type": "expired"}
     assert result_of(code="cancelled")["result"] == {"type": "canceled"}
-
-
-def test_unreadable_line_has_empty_custom_id():
-    assert result_of(code="invalid_json", record=b"{")["custom_id"] == ""
 
 
 RESULTS = {

@@ -50,28 +50,6 @@ def output_of(model_input, result):
 # ── what is sent ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_record_id_is_reference():
-    made = convert(LLAMA, MESSAGES, recordId="CALL0000001")
-    assert json.loads(made.request)["external_reference"] == "CALL0000001"
-    assert bytes(made.reference) == b'"CALL0000001"'
-
-
-def test_record_without_id_has_no_reference():
-    made = convert(LLAMA, MESSAGES)
-    assert (b"external_reference" in made.request, bytes(made.reference)) == (False, b"null")
-
-
-def test_anthropic_system_becomes_message():
-    system = [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]
-    assert sent(
-        LLAMA, {**MESSAGES, "system": system, "max_tokens": 9, "stop_sequences": ["."]}
-    ) == {
-        "messages": [{"role": "system", "content": "Be\nbrief."}, *MESSAGES["messages"]],
-        "max_tokens": 9,
-        "stop": ["."],
-    }
-
-
 def test_converse_becomes_chat_request():
     model_input = {
         **CONVERSE,
@@ -129,19 +107,6 @@ def test_titan_is_text_or_embeddings_by_models_task():
     assert sent(M3, {"inputText": "x"}) == {"text": "x"}
 
 
-def test_coheres_texts_are_text():
-    assert sent(M3, {"texts": ["x", "y"]}) == {"text": ["x", "y"]}
-
-
-def test_llama_prompt_keeps_name_limit_is_renamed():
-    assert sent(LLAMA, {"prompt": "x", "max_gen_len": 9}) == {"prompt": "x", "max_tokens": 9}
-
-
-def test_native_request_is_sent_as_written():
-    own = {"text": "Good morning", "target_lang": "es"}
-    assert sent("@cf/meta/m2m100-1.2b", own) == own
-
-
 @pytest.mark.parametrize(
     ("model_input", "members", "member"),
     [
@@ -169,15 +134,6 @@ def test_record_that_does_not_fit_is_bad(model_input, members, member):
 
 
 # ── what comes back ───────────────────────────────────────────────────────────────────────────────
-
-
-def test_line_has_bedrocks_members():
-    line = line_of(MESSAGES, TEXT, recordId="CALL0000001")
-    assert (list(line), line["modelInput"], line["recordId"]) == (
-        ["modelInput", "modelOutput", "recordId"],
-        MESSAGES,
-        "CALL0000001",
-    )
 
 
 def test_missing_record_id_is_stable():
@@ -260,17 +216,6 @@ def test_converse_answers_are_what_botocore_knows(result):
     assert parsed == output
     assert output["metrics"] == {"latencyMs": 0}
     assert output["stopReason"] in shape.members["stopReason"].enum
-
-
-def test_llama_answers():
-    model_input = {"prompt": "x", "max_gen_len": 9}
-    assert output_of(model_input, TEXT) == {
-        "generation": "Hi",
-        "prompt_token_count": 3,
-        "generation_token_count": 4,
-        "stop_reason": "stop",
-    }
-    assert output_of(model_input, CUT)["stop_reason"] == "length"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from dropbatch.core.formats import detect as module
 from dropbatch.core.formats.detect import (
     Head,
     check_named,
@@ -107,23 +106,9 @@ def test_batchs_results_are_refused_with_way_out(head):
     assert "retry file" in error.message
 
 
-def test_few_lines_are_decoded_without_format(monkeypatch):
-    decoded = []
-    monkeypatch.setattr(module, "_kind_of", lambda record: decoded.append(record) or "native")
-    assert detect(NATIVE * 5_000) == "native"
-    assert len(decoded) == 100
-    detect(NATIVE * 500 + OPENAI)
-    assert len(decoded) == 601
-
-
 def test_bare_embedding_bodies_are_refused():
     error = refusal(b'{"model":"text-embedding-3-small","input":"a"}\n' * 3)
     assert (error.code, '"body"' in error.message) == ("unknown_format", True)
-
-
-def test_text_that_begins_like_json_is_text():
-    assert detect(b"[Intro] hello\n42\nlast\n", key="inbox/a.txt") == "text"
-    assert detect(b"[id],text\n1,x\n", key="inbox/a.csv") == "csv"
 
 
 @pytest.mark.parametrize(
@@ -141,11 +126,6 @@ def test_text_that_begins_like_json_is_text():
 )
 def test_extension_decides_format(key, expected):
     assert extension_format(key) == expected
-
-
-@pytest.mark.parametrize("head", [b"id,text\n1,x\n", b"", b"\xef\xbb\xbfid,text\n", b'"{",b\n'])
-def test_table_is_known_by_its_extension(head):
-    assert detect(head, key="inbox/a.csv") == "csv"
 
 
 @pytest.mark.parametrize("head", [NATIVE, b" \n\t" + NATIVE, b"\xef\xbb\xbf[1]\n" + NATIVE])

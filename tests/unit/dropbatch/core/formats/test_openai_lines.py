@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core.formats.base import member_of
 from tests.support.converted import HELLO, LLAMA, M3, answers, body_of, line_of, written
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
@@ -42,14 +41,6 @@ CHAT_RESULTS = {
 }
 
 
-def test_line_names_record_and_its_batch():
-    line = line_of(written({"messages": [HELLO]}), {"response": "Hi"})
-    assert list(line) == ["id", "custom_id", "response", "error"]
-    assert line["id"] == "batch_req_20261121T093000Z-5f3a9c1e_5"
-    assert (line["custom_id"], line["error"]) == ("a", None)
-    assert (line["response"]["status_code"], line["response"]["request_id"]) == (200, "req-1")
-
-
 @pytest.mark.parametrize("name", CHAT_RESULTS)
 def test_any_chat_answer_becomes_chat_completion(name):
     body = body_of(LLAMA, {"messages": [HELLO]}, CHAT_RESULTS[name])
@@ -62,15 +53,6 @@ def test_any_chat_answer_becomes_chat_completion(name):
     assert choice["message"]["content"] == "Hi"
     assert choice["finish_reason"] == ("length" if name == "completion" else "stop")
     assert body["usage"] == (dict.fromkeys(USAGE, 0) if name == "string" else USAGE)
-
-
-def test_unknown_message_members_stay():
-    assert (
-        body_of(LLAMA, {"messages": [HELLO]}, COMPLETION)["choices"][0]["message"][
-            "reasoning_content"
-        ]
-        == "hm"
-    )
 
 
 @pytest.mark.parametrize(
@@ -161,14 +143,6 @@ def test_record_without_answer_has_error_alone(code, told):
     line = line_of(record, code=code, message="why")
     assert (line["response"], line["error"]) == (None, {"code": told, "message": "why"})
     assert line["custom_id"] == (None if code == "invalid_json" else "a")
-
-
-def test_message_that_names_no_member_has_no_param():
-    assert member_of("The record has 12 bytes: shorten it.") is None
-    assert (
-        member_of("body.messages[3].content[0]: It must be a string.")
-        == "body.messages[3].content[0]"
-    )
 
 
 # ── the SDK's own types ───────────────────────────────────────────────────────────────────────────

@@ -1,7 +1,4 @@
-"""Any records at all.
-
-Each has one request or one fault, and one line, whatever it and its answer hold.
-"""
+"""Any records at all."""
 
 import json
 

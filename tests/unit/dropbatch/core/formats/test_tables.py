@@ -1,18 +1,15 @@
 """CSV, TSV and text files: what is sent for a row, and the row with its answer."""
 
 import csv
-import io
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dropbatch.client.records import records_of
-from dropbatch.core.formats.base import BatchFacts, Converted, Outcome, RecordFault
+from dropbatch.core.formats.base import BatchFacts, Outcome
 from dropbatch.core.formats.table import Form, describer_of, file_names, reader_of, writer_of
 from dropbatch.core.formats.tables import Columns, Template, answer_columns
-from dropbatch.core.read.rows import delimiters_in, first_row, read_rows, whole_fields
+from dropbatch.core.read.rows import delimiters_in, first_row
 from dropbatch.errors import UploadRefused
 from tests.support.converted import GPT, KIMI, LLAMA, target_of
 from tests.support.rows import BGE, convert, sent
@@ -104,18 +101,6 @@ def test_delimiter_is_what_header_has_outside_quotes(header, found):
     assert delimiters_in(first_row(header)) == found
 
 
-@pytest.mark.parametrize("delimiter", [";", "|", "\t"])
-def test_table_is_written_with_its_own_delimiter(delimiter):
-    form = Form("csv", f"id{delimiter}text".encode(), delimiter)
-    row = f"1{delimiter}x".encode()
-    (converted,) = reader_of(form, target_of(BGE)).convert([row])
-    assert json.loads(converted.request) == {"text": "x", "external_reference": "1"}
-    line = writer_of(form, target_of(BGE)).line(
-        FACTS, Outcome(0, b"null", row, b'{"response":"a,b"}')
-    )
-    assert line.decode() == f"1{delimiter}x{delimiter}a,b{delimiter}{delimiter}\n"
-
-
 def test_column_names_match_in_any_case():
     assert sent(b"ID, Text", b"1,x") == {"text": "x", "external_reference": "1"}
     assert sent(b"Title,body", b"x,y", template="{title}") == {"text": "x"}
@@ -123,31 +108,11 @@ def test_column_names_match_in_any_case():
     assert error_of(convert, b"TEXT,Text,b", []).code == "bad_options"
 
 
-def test_column_without_name_is_not_counted():
-    assert sent(b",review", b"0,x") == {"text": "x"}
-    assert sent(b",review,", b"0,x,") == {"text": "x"}
-
-
-def test_row_ends_with_any_number_of_carriage_returns():
-    data = b"id,text\r\r\n1,hello\r\r\n2,bye\r\r\n"
-    assert [row for window in read_rows([data], b",") for row in window.records] == [
-        b"id,text",
-        b"1,hello",
-        b"2,bye",
-    ]
-
-
 @pytest.mark.parametrize("row", [b'1\t"Hello," she said.', b'1\t"a" "b"'])
 def test_quotes_that_would_be_lost_make_row_bad(row):
     (fault,) = convert(b"id\ttext", [row], kind="tsv")
     assert (fault.code, "double the quotes" in fault.message) == ("bad_record", True)
     assert line_of(b"id\ttext", row, code="bad_record", message="m", kind="tsv").startswith(row)
-
-
-def test_what_is_whole_at_rows_beginning_can_be_kept():
-    assert whole_fields(b'7,"a,b",ccc', b",") == b'7,"a,b"'
-    assert whole_fields(b'7,"a,b', b",") == b"7"
-    assert whole_fields(b"xxx", b",") == b""
 
 
 @pytest.mark.parametrize(
@@ -238,10 +203,6 @@ def test_template_is_filled_from_row():
     )
 
 
-def test_values_are_not_looked_into_for_braces():
-    assert Template("{a}-{b}", ["a", "b"]).fill(["{b}", "{{"]) == "{b}-{{"
-
-
 @pytest.mark.parametrize("template", ["{c}", "{a.b}", "{a!r}", "{}", "{a", "a}", "{a{b}}"])
 def test_template_that_cannot_be_filled_is_refused(template):
     error = error_of(Template, template, ["a", "b"])
@@ -250,22 +211,6 @@ def test_template_that_cannot_be_filled_is_refused(template):
 
 
 # ── rows ──────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_ragged_row_fails_alone():
-    converted = convert(b"id,text", [b"1,x", b"2", b"3,y,z", b"4,w"])
-    assert [type(one) for one in converted] == [Converted, RecordFault, RecordFault, Converted]
-    assert [one.code for one in converted[1:3]] == ["bad_record"] * 2
-    assert bytes(converted[2].reference) == b'"3"'
-
-
-def test_row_that_cannot_be_read_fails_alone():
-    converted = convert(b"text,b", [b"x,y", b"\xff,y", b"a\rb,c", b'"q"",",r'])
-    assert [getattr(one, "code", "") for one in converted] == ["", "invalid_utf8", "bad_record", ""]
-
-
-def test_field_may_exceed_pythons_csv_limit():
-    assert len(sent(b"text", b"x" * 200_000)["text"]) == 200_000
 
 
 def test_answer_follows_row_as_it_came():
@@ -295,13 +240,6 @@ def test_answer_is_its_text_or_compact_json(result, answer):
     assert next(csv.reader([line])) == ["x", answer, "", ""]
 
 
-def test_failed_row_has_code_and_no_answer():
-    assert (
-        line_of(b"text", b"x", code="rejected", message="Too odd, it said.")
-        == b'x,,rejected,"Too odd, it said."\n'
-    )
-
-
 @pytest.mark.parametrize(
     ("row", "fitted"),
     [
@@ -326,14 +264,6 @@ def test_row_is_object_of_its_columns_in_errors():
     assert json.loads(describe(b"1")) == {"a": "1"}
     assert json.loads(describe(b"1,2,3,4")) == {"a": "1", "b": "2", "": "3,4"}
     assert json.loads(describe(b"\xff")) == "\ufffd"
-
-
-def test_result_files_are_tables():
-    names = file_names(Form("csv", b"id,text"), "inbox/a.csv")
-    assert (names.output, names.retry) == ("output.csv", "retry.csv")
-    assert names.output_opening == b"id,text,answer,error_code,error_message\n"
-    assert names.retry_opening == b"id,text\n"
-    assert file_names(Form("tsv", b"id\ttext"), "inbox/a.tsv").output == "output.tsv"
 
 
 SCHEMA = {"type": "object", "properties": {"mood": {"type": "string"}, "points, 0-5": {}}}
@@ -367,56 +297,3 @@ def test_without_schema_there_is_one_column():
     for format_ in (b"null", b'{"type":"json_object"}', b'{"json_schema":{"type":"string"}}', b"5"):
         assert answer_columns({"response_format": format_}) == []
     assert answer_columns({}) == []
-
-
-# ── everything at once ────────────────────────────────────────────────────────────────────────────
-
-texts = st.text(st.sampled_from("ab\",\n\r\té'{}"), max_size=8)
-lines = st.text(st.sampled_from("ab,é"), max_size=9)
-
-
-@st.composite
-def written_rows(draw):
-    """Rows as any tool may write them: quoted where needed, everywhere, or by hand and wrongly."""
-    out = io.StringIO(newline="")
-    style = draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
-    writer = csv.writer(out, quoting=style, lineterminator=draw(st.sampled_from(["\n", "\r\n"])))
-    for _ in range(draw(st.integers(0, 6))):
-        if draw(st.booleans()):
-            writer.writerow(draw(st.lists(texts, min_size=2, max_size=2)))
-        else:
-            out.write(draw(lines) + "\n")
-    return out.getvalue().encode()
-
-
-def rows_in(data, size=1 << 20):
-    blocks = [data[at : at + size] for at in range(0, len(data), size)]
-    return [row for window in read_rows(blocks, b",") for row in window.records if row]
-
-
-@given(
-    data=written_rows(), size=st.integers(1, 40), results=st.lists(texts, min_size=20, max_size=20)
-)
-def test_rows_out_equal_rows_in(data, size, results):
-    header = b"id,text"
-    rows = rows_in(data, size)
-    converted = convert(header, rows)
-    assert len(converted) == len(rows)
-    writer = writer_of(Form("csv", header), target_of(BGE))
-    output = file_names(Form("csv", header), "inbox/a.csv").output_opening
-    retry = [row for row, one in zip(rows, converted, strict=True) if isinstance(one, RecordFault)]
-    for row, one, text in zip(rows, converted, results, strict=False):
-        failed = isinstance(one, RecordFault)
-        result = None if failed else json.dumps({"response": text}).encode()
-        code, message = (one.code, one.message) if failed else ("", "")
-        output += writer.line(FACTS, Outcome(0, b"null", row, result, code, message))
-    read = list(csv.reader(io.StringIO(output.decode(), newline="")))
-    assert {len(row) for row in read} == {5}
-    assert len(read) == 1 + min(len(rows), 20)
-    for fields, one, text in zip(read[1:], converted, results, strict=False):
-        assert fields[2] == ("" if isinstance(one, RecordFault) else text)
-    again = b"".join(row + b"\n" for row in retry)
-    assert rows_in(again, size) == retry
-    assert convert(header, rows_in(again)) == [
-        one for one in converted if isinstance(one, RecordFault)
-    ]

@@ -1,7 +1,4 @@
-"""Requests as the vendors' packages write them.
-
-Each model's published schema takes what becomes of any of them.
-"""
+"""Requests as the vendors' packages write them."""
 
 import json
 

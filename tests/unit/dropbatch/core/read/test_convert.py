@@ -1,7 +1,4 @@
-"""The cut and the join of converted formats: as many lines out as records in, in order.
-
-What failed, byte for byte.
-"""
+"""The cut and the join of converted formats: as many lines out as records in, in order."""
 
 import csv
 import io
@@ -67,10 +64,7 @@ def cuts_of(plan, data, reader, block):
 
 
 def lines_of(cuts, form, model, fails=lambda _: False):
-    """Output, errors and retry lines of all batches.
-
-    Of each good request the answer is the request itself.
-    """
+    """Output, errors and retry lines of all batches."""
     output, errors, retry = [], [], []
     for one in cuts:
         rows = decode_index(encode_index(one.rows))
@@ -100,10 +94,7 @@ def lines_of(cuts, form, model, fails=lambda _: False):
 
 
 def check_batches(plan, cuts):
-    """Each keeps to its limits, unless it is a record that travels alone.
-
-    Together they tile the upload.
-    """
+    """Each keeps to its limits, unless it is a record that travels alone."""
     place = 0
     for one in cuts:
         rows = one.rows
@@ -238,28 +229,6 @@ def test_any_text_has_line_for_each_nonblank(upload, size, block):
     records = [text.removesuffix("\r").encode() for text in upload if text.strip(" \t\r")]
     assert check_batches(plan, cuts) == len(output) == len(records)
     assert retry == [record + b"\n" for record in records]
-
-
-def test_header_of_500_columns_and_narrow_template():
-    names = [f"c{number}" for number in range(500)]
-    row = ",".join(f"value {number}" for number in range(500))
-    form = Form("csv", ",".join(names).encode())
-    plan = plan_of("csv", (1_000, 20_000), 0, 1, "rows")
-
-    cuts = list(
-        read_batches(
-            plan,
-            Checkpoint(),
-            0,
-            [f"{row}\n".encode() * 20],
-            reader_of(form, target_of(BGE, "{c7}")),
-        )
-    )
-    output, errors, _ = lines_of(cuts, form, BGE)
-
-    assert [len(one.rows) for one in cuts] == [20_000 // len(row)] * 5
-    assert (len(output), errors) == (20, [])
-    assert cuts[0].body.startswith(b'{"requests":[{"text":"value 7"},')
 
 
 def test_rows_before_unclosed_quote_are_cut():

@@ -1,7 +1,4 @@
-"""Blank lines: skipped without being decoded.
-
-And a place among many of them is where a later turn may continue.
-"""
+"""Blank lines: skipped without being decoded."""
 
 import time
 

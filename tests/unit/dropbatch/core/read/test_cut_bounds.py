@@ -1,7 +1,4 @@
-"""The cut at its bounds.
-
-Bytes and records of a batch, the API's limit, lines and references of single records.
-"""
+"""The cut at its bounds."""
 
 from dataclasses import replace
 
@@ -10,9 +7,8 @@ import pytest
 
 from dropbatch.core.models import Model, facts_of
 from dropbatch.core.plan import Checkpoint
-from dropbatch.core.read import cut as module
 from dropbatch.core.read.cut import read_batches, validate_record
-from dropbatch.core.read.index import NO_REFERENCE, build_body
+from dropbatch.core.read.index import build_body
 from dropbatch.core.read.inputs import Inputs
 from dropbatch.core.read.rows import OverlongRecord
 from dropbatch.errors import UploadRefused
@@ -126,12 +122,6 @@ def test_records_length_is_that_of_its_place_in_body(data, form):
     assert len(one.body) == WRAPPING + 51
 
 
-@pytest.mark.parametrize("separator", [b",", b" ,\n  "])
-def test_white_space_takes_no_room(separator):
-    cuts = cuts_of(plan_of((10, WRAPPING + 62), "array"), array_of(20, 20, 20, separator=separator))
-    assert [len(one.rows) for one in cuts] == [3]
-
-
 @pytest.mark.parametrize(
     ("data", "rows"),
     [
@@ -147,15 +137,6 @@ def test_white_space_takes_no_room(separator):
 def test_each_record_has_its_line(data, rows):
     (one,) = cuts_of(plan_of((10, LIMIT)), data)
     assert [(row.line, row.code) for row in one.rows] == rows
-
-
-def test_elements_of_document_have_no_line():
-    (one,) = cuts_of(plan_of((10, LIMIT), "array"), b"[{},1,{}]")
-    assert [(row.line, row.code) for row in one.rows] == [
-        (None, ""),
-        (None, "not_an_object"),
-        (None, ""),
-    ]
 
 
 @pytest.mark.parametrize("records", [1, 2, 3, 4, 5])
@@ -281,18 +262,6 @@ def test_reference_is_kept_as_written_on_one_line(written, kept):
     assert bytes(judged.reference) == kept
 
 
-@pytest.mark.parametrize("raw", [b"{}", b'{"external_reference":null}'])
-def test_records_without_reference_have_none_in_index(raw):
-    assert validate_record(raw, 1).reference is NO_REFERENCE
-    (one,) = cuts_of(plan_of((10, LIMIT)), raw + b"\nwrong\n" + raw)
-    assert one.rows.references == []
-
-
-def test_reference_stands_at_its_place():
-    (one,) = cuts_of(plan_of((10, LIMIT)), b'{}\n{"external_reference":7}\n{}\n')
-    assert list(map(bytes, one.rows.references)) == [b"null", b"7", b"null"]
-
-
 OUT_OF_RANGE = [b"1e999", b"-1e400", b"1" + b"0" * 309 + b".5"]
 
 
@@ -316,41 +285,8 @@ def test_reference_out_of_range_is_no_json(number):
     assert judged.code == "invalid_json"
 
 
-@pytest.mark.parametrize("number", OUT_OF_RANGE)
-def test_request_out_of_range_is_text_in_errors(number):
-    record = b'{"n":%b}' % number
-    judged = validate_record(record, 1, Inputs(Model(schema="bge")))
-    assert (judged.code, msgspec.json.decode(judged.request)) == ("bad_record", record.decode())
-
-
-@pytest.mark.parametrize("number", OUT_OF_RANGE)
-def test_record_that_is_to_be_converted_has_no_number_out_of_range(number):
-    """Who converts it must be able to read it."""
-    judged = validate_record(b'{"text":"a","n":%b}' % number, 1)
-    assert (judged.code, "out of range" in judged.message) == ("invalid_json", True)
-
-
-def test_half_of_a_surrogate_pair_is_named_beside_a_number_out_of_range():
-    judged = validate_record(rb'{"body":{"n":1e999},"x":"\ud800"}', 7, Inputs(Model(schema="bge")))
-    assert judged.message.startswith(
-        r"Line 7: The record: It has half of a surrogate pair (\ud800)"
-    )
-
-
 def test_records_that_cannot_be_sent_count_towards_the_limit():
     """A batch's index holds them until they are written to the errors."""
     record = b'"%b"' % (b"a" * 60)
     cuts = cuts_of(plan_of((10, 100)), b"\n".join([record] * 3))
     assert [len(one.rows) for one in cuts] == [1, 1, 1]
-
-
-def test_faulty_run_is_divided(monkeypatch):
-    judged = []
-    true_validate = module.validate_record
-    monkeypatch.setattr(
-        module,
-        "validate_record",
-        lambda raw, line, _: judged.append(line) or true_validate(raw, line),
-    )
-    cuts_of(plan_of((10, LIMIT)), b"{}\n{}\n{}\n{}\n1\n{}\n{}\n{}\n")
-    assert judged == [5, 6]

@@ -1,7 +1,4 @@
-"""The cut of JSON documents.
-
-Every element is in exactly one batch, in order, byte for byte, and of broken ones too.
-"""
+"""The cut of JSON documents."""
 
 import json
 

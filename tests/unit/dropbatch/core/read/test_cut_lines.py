@@ -1,7 +1,4 @@
-"""The cut of JSON Lines.
-
-Every record is in exactly one batch, in order, as the user wrote it, within the limits.
-"""
+"""The cut of JSON Lines."""
 
 import json
 

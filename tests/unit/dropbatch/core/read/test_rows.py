@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dropbatch.core.read import rows
-from dropbatch.core.read.rows import OverlongRecord, read_rows, split_row
+from dropbatch.core.read.rows import OverlongRecord, read_rows
 from dropbatch.errors import UploadRefused
 from tests.support.uploads import in_blocks
 
@@ -52,10 +52,6 @@ def rows_of(data, size=1 << 20, delimiter=b","):
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
 def test_rows_end_where_csv_readers_end_them(data, rows, size):
     assert rows_of(data, size) == rows
-
-
-def test_tabs_divide_fields_of_tsv():
-    assert rows_of(b'a\t"b\nc"\nd,"e\n', delimiter=b"\t") == [b'a\t"b\nc"', b'd,"e']
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
@@ -114,10 +110,6 @@ def test_row_without_end_ends_the_reading(size):
     assert raised.value.code == "broken_document"
 
 
-def test_row_of_just_limit_is_kept():
-    assert rows_of(b"x" * LIMIT + b"\n") == [b"x" * LIMIT]
-
-
 tables = st.text(st.sampled_from('ab",\n\r\té'), max_size=80).map(str.encode)
 
 
@@ -146,10 +138,3 @@ def test_rows_are_those_of_pythons_csv(data, size):
     expected = list(csv.reader(io.StringIO(data.decode(), newline="")))
     assert [next(csv.reader([row.decode()]), []) if row else [] for row in rows] == expected
     assert b"\n".join(rows) == data.removesuffix(b"\n")
-
-
-@given(row=st.text(st.sampled_from('ab",é'), max_size=30).map(str.encode))
-def test_row_is_its_fields_and_what_divides_them(row):
-    fields = split_row(row, b",")
-    assert b",".join(fields) == row
-    assert len(fields) == len(next(csv.reader([row.decode()]), []) or [""])
