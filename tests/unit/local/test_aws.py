@@ -40,6 +40,16 @@ def test_word_without_parameters_name_is_error():
         aws._parameters({"LOCAL_PARAMETERS": "seven"}, "http://127.0.0.1:1")
 
 
+def test_defaults_replace_earlier_values():
+    parameters = aws._parameters(
+        {"LOCAL_PARAMETERS": "LogLevel=DEBUG"}, "http://127.0.0.1:1/client/v4"
+    )
+
+    assert parameters["MaxRequestsPerBatch"] == "5000"
+    assert parameters["DefaultModel"] == ""
+    assert parameters["LogLevel"] == "DEBUG"
+
+
 def test_process_with_reused_pid_is_left_alone(tmp_path):
     service = Service("aws", tmp_path)
     other = subprocess.Popen(

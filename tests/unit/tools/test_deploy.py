@@ -171,6 +171,13 @@ def test_declining_change_set_ends_with_sentence(account, capsys, monkeypatch):
     assert "change set was not executed" in capsys.readouterr().err
 
 
+def test_declining_without_stack_ends_with_advice(account):
+    account.after_deploy = None
+
+    with pytest.raises(DeployError, match=r"samconfig\.local\.toml"):
+        deploy.deploy(GIVEN)
+
+
 def test_failure_of_sam_cli_is_its_exit_code(account, monkeypatch, capsys):
     def fail(*arguments, **environment):
         raise subprocess.CalledProcessError(3, "sam")
@@ -203,6 +210,29 @@ def test_answers_are_saved_without_token(account):
     }
     ignored = (account_stack.ROOT / ".gitignore").read_text().splitlines()
     assert {"samconfig.local.toml", "samconfig.*.local.toml"} <= set(ignored)
+
+
+TWO_EMAILS = {
+    "NOTIFICATION_EMAIL": "a@example.org",
+    "PARAMETERS": "NotificationEmail=b@example.org",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"CLOUDFLARE_ACCOUNT_ID": "mine"}, "must be"),
+        ({"CLOUDFLARE_API_TOKEN": "two words"}, "must be"),
+        (TWO_EMAILS, "NOTIFICATION_EMAIL and PARAMETERS differ"),
+    ],
+)
+def test_wrong_variable_is_refused_before_build(account, given, says):
+    account.stack = stack_in("UPDATE_COMPLETE")
+
+    with pytest.raises(DeployError, match=says):
+        deploy.deploy({"AWS_REGION": "eu-west-1"} | given)
+
+    assert account.sam_calls == []
 
 
 @pytest.mark.parametrize(("calls", "transport"), [("241", ""), ("2400", " AiGatewayId=g")])
@@ -260,6 +290,12 @@ class Client:
         raise ClientError({"Error": {"Code": self.code, "Message": ""}}, "DescribeStacks")
 
 
+def test_missing_stack_is_none(monkeypatch):
+    monkeypatch.setattr(account_stack, "session", lambda saved: Client("ValidationError"))
+
+    assert account_stack.find_stack({"stack_name": "dropbatch"}) is None
+
+
 def test_denied_call_is_not_missing_stack(monkeypatch):
     monkeypatch.setattr(account_stack, "session", lambda saved: Client("AccessDenied"))
 
@@ -284,6 +320,49 @@ def test_closing_words_say_what_was_checked():
     assert "Not checked" not in deploy.closing_words(SETTINGS, "", smoke=True), (
         "the smoke job checks it"
     )
+
+
+class Topic:
+    """SNS, as far as `list_subscriptions_by_topic`."""
+
+    def __init__(self, subscription_arn):
+        self.subscription_arn = subscription_arn
+
+    def client(self, service):
+        return self
+
+    def list_subscriptions_by_topic(self, TopicArn):  # noqa: N803 - boto3's name
+        if self.subscription_arn is None:
+            raise ClientError(
+                {"Error": {"Code": "AuthorizationError", "Message": ""}}, "ListSubscriptionsByTopic"
+            )
+        return {
+            "Subscriptions": [
+                {"Endpoint": "team@example.org", "SubscriptionArn": self.subscription_arn}
+            ]
+        }
+
+
+@pytest.mark.parametrize(
+    ("subscription_arn", "unconfirmed"),
+    [
+        ("PendingConfirmation", "team@example.org"),
+        ("arn:aws:sns:eu-west-1:111122223333:topic:5f3a", ""),
+        (None, "team@example.org"),
+    ],
+    ids=["pending", "confirmed", "may not look"],
+)
+def test_unconfirmed_subscription_is_named(monkeypatch, subscription_arn, unconfirmed):
+    monkeypatch.setattr(
+        deploy, "physical_ids", lambda saved, stack, *names: {"Notifications": "topic"}
+    )
+    monkeypatch.setattr(deploy, "session", lambda saved: Topic(subscription_arn))
+
+    found = deploy._unconfirmed_email(
+        {}, stack_in("CREATE_COMPLETE", NotificationEmail="team@example.org")
+    )
+
+    assert found == unconfirmed
 
 
 def test_destroy_says_what_stays():

@@ -8,6 +8,7 @@ import pytest
 from local import template
 from tools import answers, answers_files, plan
 from tools.account_stack import DeployError
+from tools.plan import about_limit
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 GIVEN = {"CLOUDFLARE_ACCOUNT_ID": ACCOUNT, "CLOUDFLARE_API_TOKEN": "the-token"}
@@ -120,6 +121,15 @@ def test_plan_names_account_resources_and_costs():
         assert words in text
     assert re.search(r"about \$\d+\.\d\d a month", text)
     assert "the-token" not in text
+
+
+def test_low_account_limit_is_explained():
+    used = plan.concurrency()
+    said = about_limit(10, "eu-west-1")
+    assert f"may run 10 functions at once, and this stack alone up to {used}" in said
+    assert "--quota-code L-B99A9384" in said
+    assert "request-service-quota-increase" not in about_limit(1000, "eu-west-1")
+    assert plan.concurrency(worker=True) > used
 
 
 GONE = [*answers.GONE, "Transport"]

@@ -7,7 +7,7 @@ import pytest
 from moto import mock_aws
 
 from dropbatch.errors import Error
-from tools import answers, deploy
+from tools import answers, deploy, deploy_worker
 from tools.account_stack import DeployError, Stack
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
@@ -138,6 +138,31 @@ def test_unchecked_token_does_not_end_deployment(monkeypatch, secrets, stack, ca
     assert "Its token could not be checked: api.cloudflare.com cannot be reached" in shown
     assert ("The smoke job was fine." in shown) == (smoke == "yes")
     assert "the token is valid" not in shown
+
+
+def test_worker_is_deployed_with_stacks_secret(monkeypatch, stack):
+    given = []
+    monkeypatch.setattr(
+        deploy_worker, "deploy_code", lambda name, account: f"https://{name}.workers.dev"
+    )
+    monkeypatch.setattr(deploy_worker, "give_secret", lambda *what: given.append(what))
+    monkeypatch.setattr(deploy_worker, "wait_until_accepted", lambda url, value: "")
+    monkeypatch.setattr(
+        deploy, "check_worker", lambda url, value: "" if given else "The Worker does not accept it."
+    )
+    url = deploy._worker_url({"Transport": "worker", "CloudflareAccountId": ACCOUNT}, SAVED)[
+        "WorkerUrl"
+    ]
+    assert url == "https://dropbatch-eu-west-1.workers.dev"
+    assert deploy._worker_url({"Transport": "worker", "WorkerUrl": url}, SAVED) == {}
+    assert deploy._worker_url({}, SAVED) == {}
+
+    settings = {**SETTINGS, "TRANSPORT": "worker", "WORKER_URL": url}
+    assert deploy._what_is_wrong(stack, settings, "shared") == ""
+    assert deploy._what_is_wrong(stack, settings, "shared") == ""
+    assert given == [("dropbatch-eu-west-1", ACCOUNT, "shared")], (
+        "only a Worker that rejects it gets it"
+    )
 
 
 def test_sam_cli_is_run_without_token(monkeypatch):

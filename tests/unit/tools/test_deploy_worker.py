@@ -125,6 +125,12 @@ def test_missing_stack_names_next_step(cloudflare, capsys, transport):
     )
 
 
+def test_stack_with_another_address_is_reported(cloudflare, capsys):
+    cloudflare.url = "https://old.example.com"
+    assert deploy_worker.main() == 0
+    assert f'make deploy PARAMETERS="WorkerUrl=https://{HOST}"' in capsys.readouterr().out
+
+
 def test_secret_that_was_deleted_is_restored(cloudflare, capsys):
     cloudflare.secrets.delete_secret(SecretId=cloudflare.arn)
     assert deploy_worker.main() == 0
@@ -151,6 +157,16 @@ def test_failing_wrangler_says_what_it_needs(cloudflare, capsys):
         "workers.dev subdomain",
     ):
         assert words in said
+
+
+def test_failing_worker_check_is_reported(cloudflare, monkeypatch, capsys):
+    cloudflare.begin(targets=())
+    assert deploy_worker.main() == 1
+    assert "no address" in capsys.readouterr().err
+    cloudflare.begin()
+    monkeypatch.setattr(deploy_worker, "check_worker", lambda url, secret: "It is not there.")
+    assert deploy_worker.main() == 1
+    assert "It is not there" in capsys.readouterr().err
 
 
 def test_without_node_it_says_what_is_missing(monkeypatch, tmp_path):

@@ -81,6 +81,15 @@ def test_code_is_asked_again_when_role_has_ended(home, asked):
     assert len(asked) == 2
 
 
+def test_user_without_home_signs_in_too(home, asked, monkeypatch):
+    def fail():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("pathlib.Path.home", fail)
+
+    assert signed_in(asked)
+
+
 def test_without_terminal_missing_code_is_explained():
     with pytest.raises(NotPermitted, match=r"get-caller-identity"), aws.explained():
         raise EOFError

@@ -221,3 +221,12 @@ def test_zstd_without_its_package(monkeypatch):
     check(packed)
     with pytest.raises(UsageError, match=r"pip install backports\.zstd"):
         check_file(io.BytesIO(packed), "inbox/a.zst", {})
+
+
+def test_file_that_cannot_be_read():
+    class Broken(io.BytesIO):
+        def read(self, *_):
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(UsageError, match=r"a\.jsonl cannot be read: Input/output error"):
+        check_file(Broken(), "inbox/a.jsonl", {})

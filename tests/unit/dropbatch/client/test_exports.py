@@ -162,6 +162,14 @@ def test_vectors_too_long_for_vectorize_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_answers_that_are_no_embeddings_are_refused(tmp_path):
+    line = {"id": 0, "external_reference": None, "success": True, "result": {"response": "Hi"}}
+
+    with pytest.raises(UsageError, match="no embeddings"):
+        exported("vectorize", tmp_path, lines(line))
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [("npy", "gone since 0.9. In Python: numpy.save"), ("xls", "one of parquet, csv, vectorize")],

@@ -79,6 +79,18 @@ def test_rows_are_read_by_the_stacks_rules(tmp_path, format_, delimiter, content
     assert merged.path.read_bytes() == header + b"".join(expected)
 
 
+def test_columns_that_differ_are_skipped(tmp_path):
+    first = finish(tmp_path, ROOT, Form("csv"), b"id,text\n1,fail\n", all_fail)
+    retry = finish(tmp_path, child(1), Form("csv"), b"text,id\nfail,1\n", none_fail)
+
+    merged = merge(tmp_path, first, retry)
+
+    assert [(one.job_id, "other columns" in one.message) for one in merged.skipped] == [
+        (child(1), True)
+    ]
+    assert merged.path.read_bytes() == first.files.output.read_bytes()
+
+
 # ── what is never done ────────────────────────────────────────────────────────────────────────────
 
 
@@ -144,6 +156,19 @@ def test_spelling_of_references_does_not_count(tmp_path, format_, record):
     merged = merge(tmp_path, first, retry)
 
     assert (merged.replaced, merged.skipped) == (2, [])
+
+
+def test_retry_of_skipped_retry_is_named(tmp_path):
+    content = lines_of({"prompt": "fail"})
+    first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
+    other = finish(tmp_path, child(1), Form("text"), b"fail\n", all_fail)
+    grandchild = finish(tmp_path, child(2), Form("text"), b"fail\n", none_fail)
+    merging = Merging(first.files, tmp_path)
+    merging.add(other.files, ROOT)
+    merging.add(grandchild.files, child(1))
+
+    assert [one.job_id for one in merging.write().skipped] == [child(1), child(2)]
+    merging.close()
 
 
 # ── any files, any failures, any retries ──────────────────────────────────────────────────────────

@@ -3,12 +3,13 @@
 import io
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
 from dropbatch.client import progress
-from dropbatch.client.progress import Progress, describe, shown_to_user
+from dropbatch.client.progress import Progress, describe, duration, shown_to_user
 
 NAME = "20261121T093000Z-5f3a9c1e"
 RUNNING = {
@@ -124,6 +125,14 @@ def test_pipe_gets_line_for_each_change(clock):
     assert lines[-1].startswith(f"{NAME}  completed")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (99, "99 s"), (120, "2 min"), (12_000, "3 h 20 min"), (190_000, "2 d 4 h")],
+)
+def test_durations_are_written_as_people_say_them(seconds, text):
+    assert duration(seconds) == text
+
+
 @pytest.mark.parametrize("lines", [3, 10, 24])
 def test_many_jobs_take_no_more_lines_than_terminal(monkeypatch, lines):
     shown = on_terminal(monkeypatch, 200, lines)
@@ -192,3 +201,17 @@ def test_notebook_cell_is_replaced(monkeypatch):
     watched.show({NAME: RUNNING | {"state": "completed", "fraction_done": 1.0}})
 
     assert ["in_progress" in cells[0], "100%" in cells[1], len(cells)] == [True, True, 2]
+
+
+def test_script_without_terminal_shows_nothing(monkeypatch):
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+
+    assert shown_to_user() is None
+
+
+def test_threads_do_not_share_terminal(monkeypatch):
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
+
+    with ThreadPoolExecutor(1) as threads:
+        assert shown_to_user() is not None
+        assert threads.submit(shown_to_user).result() is None

@@ -285,6 +285,27 @@ def test_reference_out_of_range_is_no_json(number):
     assert judged.code == "invalid_json"
 
 
+@pytest.mark.parametrize("number", OUT_OF_RANGE)
+def test_request_out_of_range_is_text_in_errors(number):
+    record = b'{"n":%b}' % number
+    judged = validate_record(record, 1, Inputs(Model(schema="bge")))
+    assert (judged.code, msgspec.json.decode(judged.request)) == ("bad_record", record.decode())
+
+
+@pytest.mark.parametrize("number", OUT_OF_RANGE)
+def test_record_that_is_to_be_converted_has_no_number_out_of_range(number):
+    """Who converts it must be able to read it."""
+    judged = validate_record(b'{"text":"a","n":%b}' % number, 1)
+    assert (judged.code, "out of range" in judged.message) == ("invalid_json", True)
+
+
+def test_half_of_a_surrogate_pair_is_named_beside_a_number_out_of_range():
+    judged = validate_record(rb'{"body":{"n":1e999},"x":"\ud800"}', 7, Inputs(Model(schema="bge")))
+    assert judged.message.startswith(
+        r"Line 7: The record: It has half of a surrogate pair (\ud800)"
+    )
+
+
 def test_records_that_cannot_be_sent_count_towards_the_limit():
     """A batch's index holds them until they are written to the errors."""
     record = b'"%b"' % (b"a" * 60)
