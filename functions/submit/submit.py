@@ -327,7 +327,7 @@ class _Submit:
         if services.settings.ambiguous_submit == "fail" or times > len(AGAIN_SECONDS):
             return end(services, batch, UNKNOWN, unknowable=times)
         least = AGAIN_SECONDS[times - 1]
-        again_at = soon_after(now + least, least / 10)
+        again_at = max(soon_after(since + least, least / 10), now)
         return services.ledger.refuse(batch, again_at, unknowable=times)
 
     # ── refused ─────────────────────────────────────────────────────────────────────────────────
@@ -388,8 +388,9 @@ class _Submit:
     def _end_job(self, code: int) -> None:
         services, job = self.services, self.job
         words = model_error_message(job.plan.model, code)
+        failed = services.ledger.fail_job(job, ErrorDetail("unknown_model", words), services.now())
         end(services, self.batch, ErrorDetail("rejected", words))
-        if services.ledger.fail_job(job, ErrorDetail("unknown_model", words), services.now()):
+        if failed:
             services.queues.send(VisitMessage(job.job_id))
 
     def _wait_for_end_of_pause(self) -> None:

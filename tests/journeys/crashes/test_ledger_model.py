@@ -31,14 +31,14 @@ import functions.poll.handler
 from dropbatch.core.names import FINAL_JOB_STATES
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from shared.aws.attribute_values import read
-from shared.models import BatchState, ErrorDetail, Job
+from shared.models import BatchState, DueKind, ErrorDetail, Job
 from tests.support.aws.resources import QUEUES
 from tests.support.aws.wire_items import number, submissions
 from tests.support.fault_table import note
 from tests.support.journeys.deaths import Boundaries, mortal_world
 
 M2M = "@cf/meta/m2m100-1.2b"
-OF_STAGING = {"staging", "due_at", "work", "claims"}
+OF_STAGING = {"due_at", "work", "claims"}
 """What changes in a job that is over, as its staged objects are deleted."""
 FINAL = {BatchState.DONE, BatchState.DIVIDED, *FINAL_JOB_STATES}
 
@@ -235,9 +235,8 @@ class Ledger(RuleBasedStateMachine):
             state = item["state"]["S"]
             open_ = state not in FINAL
             assert open_ != ("ttl" in item), f"law 1: {item}"
-            assert ("due_at" in item) == ("work" in item) == (open_ or "staging" in item), (
-                f"law 1: {item}"
-            )
+            cleans_up = item.get("work", {}).get("S") == DueKind.ROUTINE and key[1] == "META"
+            assert ("due_at" in item) == ("work" in item) == (open_ or cleans_up), f"law 1: {item}"
             kept = {name: value for name, value in item.items() if name not in OF_STAGING}
             if key in self.final:
                 assert kept == self.final[key], f"a final item changed: {key}"
