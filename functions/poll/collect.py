@@ -42,7 +42,6 @@ METRIC_OF_CODE = {
 VISIT_SECONDS = 60.0  # In which a job with a new part is visited, whoever dies
 
 MAX_LINES_IN_MEMORY = 1 << 20
-
 WRITE_BYTES = 256 << 10  # Bytes of lines written together: a processor's cache holds them
 
 
@@ -91,10 +90,9 @@ def is_partial(services: Services, batch: Batch, answer: Answer) -> bool:
         return False
     if len(answer.items) < batch.records.sendable:
         return True
+    rows, reply = _index(services, batch), StoredReply("", answer)
     with ExitStack() as stack:
-        found = read_answers(
-            services, batch, _index(services, batch), StoredReply("", answer), stack
-        )
+        found = read_answers(services, batch, rows, reply, stack)
         return found is None or len(found.items) < batch.records.sendable
 
 
@@ -132,11 +130,9 @@ def _expect_visit(services: Services, job: Job) -> None:
 def _poll_again(services: Services, batch: Batch, key: str, missing: int) -> None:
     """Poll again because a reply lacks items; what it holds counts."""
     logger.info("items missing", **batch_log_fields(batch), missing=missing)
-    services.ledger.schedule_poll(
-        batch,
-        services.now() + MISSING_ITEM_WAITS[len(batch.partial_replies)],
-        partial_replies=(*batch.partial_replies, key),
-    )
+    replies = batch.partial_replies
+    due_at = services.now() + MISSING_ITEM_WAITS[len(replies)]
+    services.ledger.schedule_poll(batch, due_at, partial_replies=(*replies, key))
 
 
 def read_answers(

@@ -74,9 +74,8 @@ class SubmitCalls:
         if room is None or self.taken[model] < room:
             return None
         if wait.code == MODEL_BUSY:
-            return max(
-                wait.until, now + min((now - found.batch.created_at) / 4, MAX_POSTPONED_SECONDS)
-            )
+            longer = min((now - found.batch.created_at) / 4, MAX_POSTPONED_SECONDS)
+            return max(wait.until, now + longer)
         return wait.until
 
     def take(self, job: Job) -> None:
@@ -96,11 +95,8 @@ def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
         size = max(min(calls.left, room - sent), 1)
         chosen, dues = dues[:size], dues[size:]
         go, to_postpone = _sort(load(services, chosen), calls, services.now())
-        each_contained(
-            services,
-            [(one[0].due, one) for one in to_postpone],
-            lambda one: _postpone(services, *one),
-        )
+        items = [(one[0].due, one) for one in to_postpone]
+        each_contained(services, items, lambda one: _postpone(services, *one))
         if calls.look_at is not None:
             for one, _ in to_postpone:
                 services.left.look(calls.look_at, one.batch.job_id, one.batch.number)
@@ -140,11 +136,8 @@ def _sort(
 def needs_no_call(found: DueItem, now: float) -> bool:
     """Whether the submit function processes a batch without calling the API."""
     batch = found.batch
-    return (
-        found.job.ending(now) is not None
-        or batch.isolating is not None
-        or batch.state is not BatchState.READY
-    )
+    may_end = found.job.ending(now) is not None or batch.isolating is not None
+    return may_end or batch.state is not BatchState.READY
 
 
 def _postpone(services: Services, found: DueItem, until: float) -> None:

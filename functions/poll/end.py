@@ -83,42 +83,25 @@ def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
     """The files exist: write the manifest, then status, notice, and the ledger's final state."""
     services = invocation.services
     if job.ended_at is None:
-        job = still_leased(
-            services.ledger.update_leased_job(job, {"ended_at": services.now()}), job.job_id
-        )
+        pinned = services.ledger.update_leased_job(job, {"ended_at": services.now()})
+        job = still_leased(pinned, job.job_id)
     job = replace(job, completed_at=job.ended_at)
-    now = services.now()
-    listed = (
-        readable(services.ledger.batches(job.job_id))
-        if job.sums.batches <= MANIFEST_BATCHES
-        else ()
-    )
+    now, is_short = services.now(), job.sums.batches <= MANIFEST_BATCHES
+    listed = readable(services.ledger.batches(job.job_id)) if is_short else ()
     manifest = build_manifest(job, listed, [entry_of(services, job, kind) for kind in kinds])
     if job.plan.format == "bedrock" and not job.error:
         _put_result(services, job, "manifest.json.out", bedrock_manifest(job))
-    _put_result(
-        services,
-        job,
-        "manifest.json",
-        msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n",
-    )
+    _put_result(services, job, "manifest.json", _for_people(manifest))
     if job.retry_of:
         _put_retry_record(services, job, manifest)
     write_status(services, job, final_status(job))
     _announce(services, job, manifest, now)
-    # The ledger comes last: until then the job is due again, and all of the above exists already or
-    # is repeated.
-    if _end(
-        services, job, now, is_complete=job.output.lines == job.total and kinds == _wanted(job)
-    ):
-        count(METRIC_OF_STATE[job.final_state])
-        logger.info(
-            "job over",
-            job_id=job.job_id,
-            state=job.final_state,
-            records=job.total,
-            failed=job.sums.failed,
-        )
+    # The ledger comes last: until then the job is due again, and all of the above is repeated.
+    is_complete = job.output.lines == job.total and kinds == _wanted(job)
+    if _end(services, job, now, is_complete=is_complete):
+        state, failed = job.final_state, job.sums.failed
+        count(METRIC_OF_STATE[state])
+        logger.info("job over", job_id=job.job_id, state=state, records=job.total, failed=failed)
 
 
 def _announce(services: Services, job: Job, manifest: dict[str, Any], now: float) -> None:
@@ -139,9 +122,12 @@ def _end(services: Services, job: Job, now: float, *, is_complete: bool) -> bool
 
 
 def _put_result(services: Services, job: Job, name: str, body: bytes) -> None:
-    services.store.put_if_absent(
-        names.result(job.upload.key, job.job_id, name), body, kind=JSON_TYPE
-    )
+    key = names.result(job.upload.key, job.job_id, name)
+    services.store.put_if_absent(key, body, kind=JSON_TYPE)
+
+
+def _for_people(value: dict[str, Any]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
 def _put_retry_record(services: Services, job: Job, manifest: dict[str, Any]) -> None:
@@ -169,9 +155,8 @@ def give_up(invocation: Invocation, job: Job) -> None:
         "Dropbatch could not finish this job; the poll function's log shows why. All answers are "
         f"kept for 60 days under staging/{job.job_id}/. Please report this."
     )
-    job = still_leased(
-        services.ledger.begin_finalizing(job, error=ErrorDetail("internal", message)), job.job_id
-    )
+    error = ErrorDetail("internal", message)
+    job = still_leased(services.ledger.begin_finalizing(job, error=error), job.job_id)
     kinds = []
     for kind in _wanted(job):
         try:
@@ -222,11 +207,9 @@ def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
         return job
     job, copied = _resume_upload(invocation.services, job, kind)
     progress = progress_of(job, kind)
-    growing = [growing_key(job, kind, progress)] if progress.growing else []
-    sources = [
-        *(keys.segment(job.job_id, kind, ordinal) for ordinal in range(progress.segments)),
-        *growing,
-    ]
+    sources = [keys.segment(job.job_id, kind, ordinal) for ordinal in range(progress.segments)]
+    if progress.growing:
+        sources.append(growing_key(job, kind, progress))
     missing = [(number, source) for number, source in enumerate(sources, 1) if number not in copied]
     with ThreadPoolExecutor(MAX_PARALLEL_COPIES) as threads:
         for start in range(0, len(missing), MAX_PARALLEL_COPIES):
@@ -241,9 +224,8 @@ def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
     pieces = store.list_parts(key, progress.upload)
     size = sum(piece.size for piece in pieces)
     if len(pieces) != len(sources) or size != progress.size:
-        raise coverage_error(
-            job, f"the segments of {kind} hold {size} bytes, expected {progress.size}"
-        )
+        words = f"the segments of {kind} hold {size} bytes, expected {progress.size}"
+        raise coverage_error(job, words)
     store.complete_multipart_upload(key, progress.upload, pieces)
     return job
 
@@ -287,6 +269,9 @@ def _digest_of(services: Services, key: str, progress: ResultFileProgress) -> st
 # ── the manifest, the notice, the record of a retry ───────────────────────────────────────────────
 
 
+TOLD = ("job_id", "state", "error", "model", "format", "tags", "source", "counts", "usage", "cost")
+
+
 class FileEntry(NamedTuple):
     """A result file as the manifest lists it; too large a local one has no `sha256`."""
 
@@ -328,9 +313,7 @@ def build_manifest(
         "given_up_ids": job.sums.given_up,
         "unknowable_submits": job.sums.unknowable,
         "events": "used" if job.sums.told else "none",
-        "batches": [
-            batch_entry(batch) for batch in batches if batch.state is not BatchState.DIVIDED
-        ],
+        "batches": [batch_entry(one) for one in batches if one.state is not BatchState.DIVIDED],
         "isolation": {"submits": job.sums.pieces, "at_most": MAX_ISOLATION_SUBMITS},
         "files": [file._asdict() for file in files],
         "created_at": iso_time(job.created_at),
@@ -349,39 +332,18 @@ def _cost(job: Job) -> dict[str, Any] | None:
 
 def event_detail(bucket: str, job: Job, manifest: dict[str, Any]) -> dict[str, Any]:
     """The notice of a job's end: the manifest without its lists, and the files' keys."""
-    files = {file["kind"]: file["name"] for file in manifest["files"]} | {
-        "manifest": "manifest.json"
-    }
-    members = (
-        "job_id",
-        "state",
-        "error",
-        "model",
-        "format",
-        "tags",
-        "source",
-        "counts",
-        "usage",
-        "cost",
-    )
-    return {
-        **{name: manifest[name] for name in members},
-        "results": {
-            "bucket": bucket,
-            **{
-                kind: names.result(job.upload.key, job.job_id, name) for kind, name in files.items()
-            },
-        },
-    }
+    files = {file["kind"]: file["name"] for file in manifest["files"]}
+    files["manifest"] = "manifest.json"
+    results = {kind: names.result(job.upload.key, job.job_id, one) for kind, one in files.items()}
+    told = {name: manifest[name] for name in TOLD}
+    return {**told, "results": {"bucket": bucket, **results}}
 
 
 def bedrock_manifest(job: Job) -> bytes:
     """`manifest.json.out`, as in Bedrock's batches."""
-    usage, sums = job.sums.usage, job.sums
-    total = job.total or 0
-    return manifest_out(
-        total, sums.succeeded, sums.failed, usage.prompt_tokens, usage.completion_tokens
-    )
+    sums, total = job.sums, job.total or 0
+    tokens = sums.usage.prompt_tokens, sums.usage.completion_tokens
+    return manifest_out(total, sums.succeeded, sums.failed, *tokens)
 
 
 def retry_record(job: Job, manifest: dict[str, Any], parent: dict[str, Any] | None) -> bytes:
@@ -399,7 +361,7 @@ def retry_record(job: Job, manifest: dict[str, Any], parent: dict[str, Any] | No
         "joined_by": "line" if lines == job.total else "reference",
         "completed_at": manifest["completed_at"],
     }
-    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+    return _for_people(record)
 
 
 # ── what is staged ────────────────────────────────────────────────────────────────────────────────
@@ -429,7 +391,6 @@ def clean(services: Services, due: DueEntry, ends: float) -> None:
                 ledger.set_aside(claimed, 0, services.now())
                 return
     except RefusedError as refusal:
-        logger.warning(
-            "staged objects left to the lifecycle rule", job_id=due.job_id, reason=str(refusal)
-        )
+        reason = str(refusal)
+        logger.warning("staging left to the lifecycle rule", job_id=due.job_id, reason=reason)
     ledger.forget_cleanup(claimed)

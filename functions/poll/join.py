@@ -90,9 +90,8 @@ def sort_answers(answer: Answer, references: list[msgspec.Raw]) -> Answers:
                 answers.contradicted.add(place)
         else:
             sorted_[place] = item
-            if item.external_reference != references[place] and _contradicts(
-                item, references[place]
-            ):
+            ours = references[place]
+            if item.external_reference != ours and _contradicts(item, ours):
                 answers.contradicted.add(place)
     for place in answers.contradicted:
         sorted_.pop(place, None)
@@ -128,9 +127,8 @@ def _together(first: Answers, later: Answers) -> Usage:
     silent = [one for one in (first, later) if not one.usage.is_reported]
     if any(result_of(item) is not None for one in silent for item in one.items.values()):
         return Usage()
-    if not silent and (first.usage.completion_tokens is None) != (
-        later.usage.completion_tokens is None
-    ):
+    tokens = first.usage.completion_tokens, later.usage.completion_tokens
+    if not silent and tokens.count(None) == 1:
         return Usage()
     return first.usage.plus(later.usage)
 
@@ -220,14 +218,10 @@ def _plain_lines(
     if _NULL in results or (batch.vectors and any(map(_has_nulls, results))):
         return None
     ids = range(batch.first_id + run.start, batch.first_id + run.stop)
-    lines = b"".join(
-        map(_PLAIN_LINE, zip(ids, references[run.start : run.stop], results, strict=True))
-    )
-    return (
-        lines
-        if _CR not in lines and lines.count(b"\n") == len(run) and _escaped(lines) == lines
-        else None
-    )
+    parts = zip(ids, references[run.start : run.stop], results, strict=True)
+    lines = b"".join(map(_PLAIN_LINE, parts))
+    is_plain = _CR not in lines and lines.count(b"\n") == len(run) and _escaped(lines) == lines
+    return lines if is_plain else None
 
 
 def _unsent_lines(batch: Answered, index: int) -> Failure:
@@ -258,12 +252,10 @@ def answered_line(id_: int, reference: Json, item: Item, result: bytes) -> bytes
 def failed_line(id_: int, row: RecordEntry, code: str, message: str) -> bytes:
     """The native output line of a failed record."""
     error = _encode({"code": code, "message": message[:MAX_ERROR_CHARACTERS]})
-    line = b'{"id":%d,"external_reference":%b,"success":false,"error":%b}\n' % (
-        id_,
-        row.reference,
-        error,
+    values = (id_, row.reference, error)
+    return escape_line_breaks(
+        b'{"id":%d,"external_reference":%b,"success":false,"error":%b}\n' % values
     )
-    return escape_line_breaks(line)
 
 
 def error_line(output: bytes, row: RecordEntry, request: bytes) -> bytes:
@@ -320,8 +312,7 @@ def result_of(item: Item) -> bytes | None:
 
 def _has_nulls(result: bytes) -> bool:
     """Whether an embedding has null in place of numbers, as JSON writes NaN."""
-    # A single byte is found at a fraction of the cost of four; a text has no bracket, an embedding
-    # no u.
+    # One byte is found at a fraction of the cost of four; texts have no bracket, embeddings no u.
     if _OPEN not in result or _U not in result or _NULL not in result:
         return False
     members = unwrapped(result)
@@ -342,9 +333,8 @@ def _escaped(json: bytes) -> bytes | None:
     except UnicodeDecodeError:
         return None
     # Found in text at a fraction of the cost of bytes.
-    return (
-        escape_line_breaks(json) if "\u2028" in text or "\u2029" in text or "\x85" in text else json
-    )
+    is_broken = "\u2028" in text or "\u2029" in text or "\x85" in text
+    return escape_line_breaks(json) if is_broken else json
 
 
 def error_text(item: Item) -> str:
@@ -355,11 +345,8 @@ def error_text(item: Item) -> str:
         if isinstance(value, list) and value:
             value = value[0]
         if isinstance(value, dict):
-            code, message = (
-                code_of(value),
-                str(value.get("message") or value.get("description") or ""),
-            )
-            return message if code is None else f"{code}: {message}"
+            code, message = code_of(value), value.get("message") or value.get("description") or ""
+            return str(message) if code is None else f"{code}: {message}"
         if isinstance(value, str) and value:
             return value
     return ""
@@ -409,23 +396,20 @@ def join_originals(
         readable = record
         if row.code == LONE_SURROGATE and row.request != NO_REFERENCE:
             readable = without_lone_surrogates(record)
-        output = (
-            write(Outcome(id_, row.reference, readable, None, code, message)) if write else native
-        )
+        output = native
+        if write:
+            output = write(Outcome(id_, row.reference, readable, None, code, message))
         retry = record + b"\n" if record and is_retried(code, row.request) else b""
-        yield Failure(
-            output, error_line(native, row, _request(row, record, originals)), retry, code
-        )
+        error = error_line(native, row, _request(row, record, originals))
+        yield Failure(output, error, retry, code)
 
 
 def _is_convertible(result: bytes) -> bool:
     """Whether a result can be decoded in little memory."""
-    return (
-        len(result) < LARGE_RESULT_BYTES or sum(map(result.count, (b"{", b"[", b","))) <= MAX_PARTS
-    )
+    parts = map(result.count, (b"{", b"[", b","))
+    return len(result) < LARGE_RESULT_BYTES or sum(parts) <= MAX_PARTS
 
 
 def _request(row: RecordEntry, record: bytes, originals: Originals) -> bytes:
-    return (
-        originals.describe(record) if row.request == NO_REFERENCE and record else bytes(row.request)
-    )
+    is_own = row.request == NO_REFERENCE and record
+    return originals.describe(record) if is_own else bytes(row.request)

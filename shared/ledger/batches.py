@@ -15,6 +15,8 @@ from shared.models import Batch, BatchState, DueKind, ErrorDetail, Part, Submiss
 HELD_BATCH_SECONDS = 86_400.0  # Seconds by which a batch is postponed while its job is paused
 UNDIVIDED = AtMost("<=", 0)  # As expected `pieces`: the batch is not divided
 
+Members = Mapping[str, object]
+
 
 class Batches(Table):
     """Batches of the one table."""
@@ -50,17 +52,9 @@ class Batches(Table):
         left = limit
         position: dict[str, Any] = {}
         while left is None or left > 0:
-            page = self.call(
-                "query",
-                **condition,
-                **position,
-                **(
-                    {"Limit": min(sizes)}
-                    if (sizes := [size for size in (left, page_size) if size])
-                    else {}
-                ),
-                ConsistentRead=True,
-            )
+            sizes = [size for size in (left, page_size) if size]
+            most = {"Limit": min(sizes)} if sizes else {}
+            page = self.call("query", **condition, **position, **most, ConsistentRead=True)
             for item in page["Items"]:
                 try:
                     batch = read(item, Batch)
@@ -174,7 +168,7 @@ class Batches(Table):
 
     def postpone(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
         """Move a batch's `due_at` without claiming it."""
-        return self._change_batch(batch, _unchanged(batch), {"due_at": due_at, **updates})
+        return self._move(batch, due_at, updates)
 
     def wait(self, batch: Batch, due_at: float, seconds: float) -> Batch | None:
         """Postpone a batch that may not call the API now: these seconds count for no expiry."""
@@ -183,103 +177,58 @@ class Batches(Table):
     def hold(self, batch: Batch, now: float, deadline_at: float | None = None) -> Batch | None:
         """Postpone a batch of a paused job by a day, at most to its deadline; its clock stops."""
         due_at = min(now + HELD_BATCH_SECONDS, math.inf if deadline_at is None else deadline_at)
-        return self._change_batch(batch, _unchanged(batch), {**_moved(batch, due_at), "held": True})
+        return self._move(batch, due_at, {"paused": _paused(batch, due_at), "held": True})
 
     def release(self, batch: Batch, due_at: float) -> Batch | None:
         """Make a held batch due again."""
-        return self._change_batch(batch, _unchanged(batch), {**_moved(batch, due_at), "held": None})
+        return self._move(batch, due_at, {"paused": _paused(batch, due_at), "held": None})
 
     def end_without_answer(
         self, batch: Batch, ending: ErrorDetail, now: float, **updates: object
     ) -> Batch | None:
         """Back to `ready`, with how all records end without an answer; not if it is divided."""
-        return self._change_batch(
-            batch,
-            {**_unchanged(batch), "pieces": UNDIVIDED},
-            {
-                "state": BatchState.READY,
-                "ending": ending,
-                "work": DueKind.POLL,
-                "due_at": now,
-                "claims": 0,
-                **updates,
-            },
-        )
+        changes = {"state": BatchState.READY, "work": DueKind.POLL, "ending": ending, **updates}
+        undivided = {**_unchanged(batch), "pieces": UNDIVIDED}
+        return self._change_batch(batch, undivided, {"due_at": now, "claims": 0, **changes})
 
     def claim_poll(self, batch: Batch, until: float) -> Batch | None:
         """Claim a batch to poll or collect it; moves `due_at` to the claim's end."""
-        return self._change_batch(
-            batch,
-            _unchanged(batch),
-            {"due_at": until, "claims": batch.claims + 1, "polls": batch.polls + 1},
-        )
+        claimed = {"claims": batch.claims + 1, "polls": batch.polls + 1}
+        return self._move(batch, until, claimed)
 
     def schedule_poll(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
         """Schedule the next poll of a batch that is not finished, with updates."""
-        settled = {
-            "due_at": due_at,
-            "claims": 0,
-            "calls_fail_since": 0.0,
-            "polls_settled": batch.polls,
-        }
-        return self._change_batch(batch, _unchanged(batch), {**settled, **updates})
+        settled = {"claims": 0, "calls_fail_since": 0.0, "polls_settled": batch.polls}
+        return self._move(batch, due_at, {**settled, **updates})
 
     def resubmit(self, batch: Batch, now: float, due_at: float) -> Batch | None:
         """`queued` back to `ready`; the id is given up once the next submit begins."""
-        return self._change_batch(
-            batch,
-            _unchanged(batch),
-            {
-                "state": BatchState.READY,
-                "work": DueKind.SUBMIT,
-                "due_at": due_at,
-                "claims": 0,
-                "ready_at": now,
-                "paused": 0.0,
-                "doubt": None,
-                "partial_replies": (),
-                "polls_settled": batch.polls,
-            },
-        )
+        waits = {"state": BatchState.READY, "work": DueKind.SUBMIT, "ready_at": now, "paused": 0.0}
+        polled = {"doubt": None, "partial_replies": (), "polls_settled": batch.polls}
+        return self._move(batch, due_at, {**waits, **polled, "claims": 0})
 
     def begin_isolation(
         self, batch: Batch, reason: ErrorDetail, cause: str, now: float, **updates: object
     ) -> Batch | None:
         """Back to `ready`, but to be divided instead of being submitted."""
-        return self._change_batch(
-            batch,
-            _unchanged(batch),
-            {
-                "state": BatchState.READY,
-                "isolating": reason,
-                "cause": cause,
-                "pieces": 0,
-                "work": DueKind.POLL,
-                "due_at": now,
-                "claims": 0,
-                **updates,
-            },
-        )
+        changes = {"state": BatchState.READY, "work": DueKind.POLL, "claims": 0, **updates}
+        isolating = {"isolating": reason, "cause": cause, "pieces": 0}
+        return self._move(batch, now, {**isolating, **changes})
 
     def claim_isolation(self, batch: Batch, until: float) -> Batch | None:
         """Claim a batch that is to be divided; moves `due_at` to the claim's end."""
-        return self._change_batch(
-            batch, _unchanged(batch), {"due_at": until, "claims": batch.claims + 1}
-        )
+        return self._move(batch, until, {"claims": batch.claims + 1})
 
     def decide_pieces(self, batch: Batch, pieces: int) -> Batch | None:
         """Decide into how many pieces a claimed batch is divided: from now on it is."""
-        return self._change_batch(
-            batch, {**_unchanged(batch), "pieces": UNDIVIDED, "ending": ABSENT}, {"pieces": pieces}
-        )
+        undivided = {**_unchanged(batch), "pieces": UNDIVIDED, "ending": ABSENT}
+        return self._change_batch(batch, undivided, {"pieces": pieces})
 
     def undo_pieces(self, batch: Batch, ending: ErrorDetail, now: float) -> Batch | None:
         """Decide how all records of a batch end of which no piece could be created."""
-        return self._change_batch(
-            batch,
-            {**_unchanged(batch), "pieces": batch.pieces},
-            {"pieces": 0, "ending": ending, "due_at": now, "claims": 0},
-        )
+        decided = {**_unchanged(batch), "pieces": batch.pieces}
+        changes = {"pieces": 0, "ending": ending, "due_at": now, "claims": 0}
+        return self._change_batch(batch, decided, changes)
 
     def finish_division(self, batch: Batch, now: float) -> Batch | None:
         """`ready` to `divided`, once all pieces exist."""
@@ -290,37 +239,28 @@ class Batches(Table):
         changes: dict[str, object] = {"state": BatchState.DONE, "part": part}
         if batch.ending:
             changes["ending"] = batch.ending  # A sweep decides it with this write.
-        return self._end_batch(
-            batch,
-            {"state": batch.state, "attempt": batch.attempt, "pieces": UNDIVIDED},
-            changes,
-            now,
-        )
+        undivided = {"state": batch.state, "attempt": batch.attempt, "pieces": UNDIVIDED}
+        return self._end_batch(batch, undivided, changes, now)
 
     def abandon(self, batch: Batch, now: float) -> Batch | None:
         """`ready` to `done` without a part, which could not be written: its job cannot finish."""
         return self._end_batch(batch, _unchanged(batch), {"state": BatchState.DONE}, now)
 
+    def _move(self, batch: Batch, due_at: float, changes: Members) -> Batch | None:
+        """Change a batch that is as it was read, and its `due_at`."""
+        return self._change_batch(batch, _unchanged(batch), {"due_at": due_at, **changes})
+
     def _end_batch(
-        self,
-        batch: Batch,
-        expected: Mapping[str, object],
-        changes: Mapping[str, object],
-        now: float,
+        self, batch: Batch, expected: Members, changes: Members, now: float
     ) -> Batch | None:
         ended = {**changes, "completed_at": now, "ttl": int(now) + LIFE_SECONDS}
         return self._change_batch(batch, expected, ended, remove=("due_at", "work"))
 
     def _change_batch(
-        self,
-        batch: Batch,
-        expected: Mapping[str, object],
-        changes: Mapping[str, object],
-        remove: Sequence[str] = (),
+        self, batch: Batch, expected: Members, changes: Members, remove: Sequence[str] = ()
     ) -> Batch | None:
-        return self.update(
-            batch_key(batch.job_id, batch.number), expected, changes, Batch, remove=remove
-        )
+        key = batch_key(batch.job_id, batch.number)
+        return self.update(key, expected, changes, Batch, remove=remove)
 
 
 def _waiting(batch: Batch) -> dict[str, object]:
@@ -328,9 +268,9 @@ def _waiting(batch: Batch) -> dict[str, object]:
     return {"state": BatchState.READY, "work": batch.submit_work}
 
 
-def _moved(batch: Batch, due_at: float) -> dict[str, object]:
-    """A `due_at` moved by a pause, and the clock of how long the batch has waited."""
-    return {"due_at": due_at, "paused": batch.paused_after(due_at - _due_at(batch), due_at)}
+def _paused(batch: Batch, due_at: float) -> float:
+    """Seconds of pauses of a batch whose `due_at` a pause moves."""
+    return batch.paused_after(due_at - _due_at(batch), due_at)
 
 
 def _unchanged(batch: Batch) -> dict[str, object]:
