@@ -53,7 +53,7 @@ mutants: .venv/.stamp ## change each condition in turn (an hour): a test must fa
 	$(DEV) -m pytest -p tests.support.everyday_runs -m "$(EVERYDAY)" --cov --cov-context=test --cov-report=term tests/unit tests/integration tests/journeys
 	$(DEV) -m tests.mutants
 
-simulate: .venv/.stamp ## worlds on simulated AWS, each decided by a seed: MINUTES (1), SEEDS, FIRST; SEED=17 with its trace; OPERATE=backlog or year
+simulate: .venv/.stamp ## worlds on simulated AWS, each decided by a seed: MINUTES (1), SEEDS, FIRST; SEED=17 with its trace
 	$(DEV) -m tests.simulation
 
 lint: .venv/.stamp $(LOCAL) ## style, types, the template and its policies

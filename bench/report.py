@@ -87,7 +87,7 @@ _PAGES = """\
 | What does it cost on AWS? | [cost.md](cost.md) |
 | How many API calls does a batch take? How soon is it collected? | [polling.md](polling.md) |
 | What do Cloudflare's completion events change? | [events.md](events.md) |
-| How large may an upload be? How many jobs? | *Growth* below; [simulation.md](simulation.md) |"""
+| How large may an upload be? How many jobs? | *Growth* below |"""
 
 _NOISE = """\
 Noise of this run: the slowest round of a floor took {least:.2f} to {largest:.2f} times as long as

@@ -295,7 +295,7 @@ def main() -> int:
     for one in mutants:
         one.outcome = one.outcome or before.get(one.name, "")
     OUTCOMES.write_text(json.dumps({one.name: one.outcome for one in mutants}, indent=0))
-    known = reasons("tests")
+    known = reasons()
     lines = list(report(mutants, known))
     DOCUMENT.write_text("\n".join([*lines, ""]))
     unexplained = [

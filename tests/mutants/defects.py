@@ -1,9 +1,6 @@
 """Defects: each condition of the code broken in turn, without a change of any file.
 
 And why one is not noticed.
-
-Two judges look for them: tests (`make mutants`) and simulated worlds (`python -m
-tests.simulation.mutants`).
 """
 
 from __future__ import annotations
@@ -163,9 +160,9 @@ def begin(mutant: Mutant | None, work: Callable[[], int]) -> int:
     os._exit(work())
 
 
-def reasons(judge: str) -> dict[str, str]:
-    """Why a judge, `tests` or `worlds`, does not notice a defect, by the defect's name."""
-    found: dict[str, str] = tomllib.loads(REASONS.read_text())[judge]
+def reasons() -> dict[str, str]:
+    """Why no test notices a defect, by the defect's name."""
+    found: dict[str, str] = tomllib.loads(REASONS.read_text())
     return found
 
 

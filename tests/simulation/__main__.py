@@ -5,10 +5,6 @@ SEEDS=100   so many worlds, beginning with FIRST (1)
 MINUTES=10  as many as the time allows
 EXPLORE=2   small worlds under each schedule with so many disturbances, at most SCHEDULES (2000) of each world; with
             FIRST every second one is drawn by it
-OPERATE=year with seconds between ticks (TICK=60), or backlog with JOBS (1000), BATCHES of each
-(20), HOURS (8) and
-            CALLS a minute (240), with TIMES (1) as many invocations: a large world, and
-            bench/simulation.md
 """
 
 from __future__ import annotations
@@ -24,10 +20,7 @@ os.environ |= powertools_variables()
 
 from tests.simulation.explore.schedules import explore
 from tests.simulation.explore.small_worlds import SMALL_WORLDS
-from tests.simulation.operate import backlog, year
 from tests.simulation.worlds.runs import random_world, run, smallest
-
-BACKLOG = {"jobs": 1_000, "batches": 20, "hours": 8, "calls": 240, "times": 1}
 
 
 def replay(seed: int) -> bool:
@@ -100,21 +93,6 @@ def main() -> int:
         return replay(int(seed))
     if depth := os.environ.get("EXPLORE"):
         return small_worlds(int(depth))
-    match os.environ.get("OPERATE"):
-        case "year":
-            return year.main(float(os.environ.get("TICK", "60")))
-        case "backlog":
-            given = {
-                name: float(os.environ.get(name.upper(), least)) for name, least in BACKLOG.items()
-            }
-            size = backlog.Size(
-                int(given["jobs"]),
-                int(given["batches"]),
-                given["hours"],
-                int(given["calls"]),
-                int(given["times"]),
-            )
-            return backlog.main(size)
     wanted = os.environ.get("SEEDS")
     return random_worlds(
         int(os.environ.get("FIRST", "1")),

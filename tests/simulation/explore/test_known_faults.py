@@ -16,17 +16,15 @@ from shared.ledger.due import DueEntry, DueItems
 from shared.pacing import cost
 from shared.pacing.budget import Budget
 from shared.pacing.wake import Wakes
-from tests.simulation.operate import backlog
 from tests.simulation.operate.test_promptness import seconds_of
 from tests.simulation.worlds import answer_laws
-from tests.simulation.worlds.judges import Laws, Promises
+from tests.simulation.worlds.judges import Ending, Laws, Promises
 from tests.simulation.worlds.plans import Command, Drop, Plan
 from tests.simulation.worlds.runs import draw, run
 from tests.simulation.worlds.users import MODELS, drop
 from tests.simulation.worlds.world import simulated
 
 PLAN = Plan(3, settings=(("MAX_REQUESTS_PER_BATCH", 2),), acts=(Drop(0.0, "a.jsonl", 5, bad=1),))
-SMALL = backlog.Size(jobs=2, batches=120, hours=0.05, calls_per_minute=4)
 
 
 def laws_broken(violations):
@@ -54,13 +52,40 @@ def test_failure_after_the_write_that_counts_adds_no_claim(monkeypatch):
     assert "a failure is counted for what waits only" in laws_broken(run(plan).violations)
 
 
+def seconds_to_end_cancelled_jobs():
+    """Seconds that two jobs of 120 batches take to end after their users' commands."""
+    settings = {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": 4}
+    with simulated(1, behaviour=Behaviour(embedder="hash", latency=60.0), **settings) as world:
+        laws = Laws(world)
+        dropped = [drop(world, f"{number}.jsonl", 120, may_fail=True) for number in range(2)]
+        world.run(180)
+        cancelled_at = world.kernel.now
+        for one in dropped:
+            world.command(one.upload.job_id, "cancel")
+        world.settle(50 * 86_400)
+        Ending(laws).judge(dropped)
+        assert laws.violations == []
+        return world.kernel.now - cancelled_at
+
+
 @pytest.mark.slow
 def test_without_a_sweep_cancelled_jobs_end_late(monkeypatch):
-    assert backlog.play(SMALL).violations == []
+    assert seconds_to_end_cancelled_jobs() < 900 + 5
     for module in (visit_job, dispatch, sweep):
         monkeypatch.setattr(module, "next_sweep", lambda _job, _now: None)
 
-    assert "cancelled jobs end in time" in laws_broken(backlog.play(SMALL).violations)
+    assert seconds_to_end_cancelled_jobs() > 900 + 5
+
+
+def test_calls_are_used_while_batches_wait():
+    settings = {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": 60}
+    with simulated(1, behaviour=Behaviour(embedder="hash", latency=60.0), **settings) as world:
+        for number in range(10):
+            drop(world, f"{number}.jsonl", 100, may_fail=True)
+        world.run(240)
+        before = world.calls.by_operation["api.call"]
+        world.run(300)
+        assert world.calls.by_operation["api.call"] - before >= 0.95 * 5 * 60
 
 
 @pytest.mark.slow

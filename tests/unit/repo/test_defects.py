@@ -6,6 +6,4 @@ from tests.mutants.defects import all_mutants, reasons
 def test_reasons_name_defects_that_exist():
     names = {one.name for one in all_mutants()}
 
-    assert [
-        one for judge in ("tests", "worlds") for one in reasons(judge) if one not in names
-    ] == []
+    assert [one for one in reasons() if one not in names] == []
