@@ -154,10 +154,7 @@ def services() -> Services:
 
 
 def build_in_init() -> None:
-    """Build the services while Lambda initializes a process, which then has a whole processor.
-
-    A bad variable is left to the first invocation, whose error names it.
-    """
+    """Build the services in Lambda's init, with a whole processor; it hides errors of settings."""
     if "AWS_LAMBDA_RUNTIME_API" in os.environ:
         with suppress(ConfigurationError):
             services()

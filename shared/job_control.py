@@ -33,10 +33,7 @@ class Command:
 
 
 def read_command(services: Services, key: str, known: str = "") -> Command | None:
-    """Read a control object.
-
-    None if it does not exist, is still the known version, or is refused: it delays no job.
-    """
+    """A control object's command; None if it is gone, known, or refused: it delays no job."""
     try:
         info = services.store.head(key)
     except RefusedError as refusal:
@@ -76,10 +73,7 @@ def follow_job_control(services: Services, job_id: str) -> Job | None:
 
 
 def obey(services: Services, job: Job) -> Job | None:
-    """Carry out the newest command for an open job.
-
-    The job afterwards, the same if there is nothing new; None if something else changed it.
-    """
+    """Carry out the newest command for an open job; None if something else changed it."""
     command = read_command(
         services, names.job_control(job.job_id), job.control.version if job.control else ""
     )

@@ -24,13 +24,9 @@ def iso_time(at: float | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PendingBatches:
-    """Batches pending at the API, among the first hundred that are not appended yet.
+    """Batches pending at the API, among the first hundred that are not appended yet."""
 
-    Attributes:
-        queued: batches that the API has not started, as far as it reports.
-    """
-
-    queued: int = 0
+    queued: int = 0  # the API has not started them, as far as it reports
     running: int = 0
     oldest_at: float | None = None
 
@@ -109,11 +105,7 @@ def encode_status(status: dict[str, Any], now: float) -> bytes:
 
 
 def write_status(services: Services, job: Job, status: dict[str, Any]) -> None:
-    """Write a job's `status.json`, as its lease holder or while its upload is read.
-
-    If no lease protects it, the job may have moved on before the write did: its status as of now
-    follows.
-    """
+    """Write a job's `status.json`; if no lease protects it, as of now if the job has moved on."""
     key = names.result(job.upload.key, job.job_id, "status.json")
     services.store.put(key, encode_status(status, services.now()), kind=JSON_TYPE)
     if services.now() < job.lease_until:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from shared.aws.object_store import ObjectStore
+from shared.errors import ObjectNotFoundError
+from shared.models import Batch, ErrorDetail
+
 
 def raw(job: str, number: str, attempt: int, ordinal: int) -> str:
     """Key of a finished reply as the API sent it; ordinal 0 is the submit's, others of polls."""
@@ -46,3 +52,29 @@ def answer_columns(job: str) -> str:
 def header(job: str) -> str:
     """Key of a table's first row, as it was written."""
     return f"staging/{job}/header"
+
+
+# ── the API's own error messages ──────────────────────────────────────────────────────────────────
+
+# They may quote a prompt. So they are in S3 and in result files, and in no log, event or item.
+
+
+def attach_api_message(
+    store: ObjectStore, batch: Batch, fault: ErrorDetail, said: str
+) -> ErrorDetail:
+    """Store the API's message about a batch's latest submit, the first; the fault with its key."""
+    if not said:
+        return fault
+    key = api_message(batch.job_id, batch.number, batch.attempt)
+    store.put_if_absent(key, said.encode(errors="replace"))
+    return replace(fault, said=key)
+
+
+def full_message(store: ObjectStore, fault: ErrorDetail) -> str:
+    """A fault's message, followed by the API's own; for result files only."""
+    if not fault.said:
+        return fault.message
+    try:
+        return f"{fault.message}: {store.get(fault.said).decode()}"
+    except ObjectNotFoundError:
+        return fault.message

@@ -45,7 +45,7 @@ class ErrorDetail:
 
     code: str  # one of the documented error codes
     message: str  # Dropbatch's own text for the user
-    said: str = ""  # key of the API's own words (`shared.api_messages`), if it said any
+    said: str = ""  # key of the API's own words (`shared.keys`), if it said any
 
 
 LASTING_SECONDS = 900.0  # Of failing calls, to telling users; then deadlines count

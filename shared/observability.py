@@ -48,8 +48,7 @@ METRICS = dict.fromkeys(_COUNTS, "Count") | dict.fromkeys(_LEVELS, "Seconds")
 def count(name: str, value: float = 1) -> None:
     """Add to a metric, under a lock: batches are processed in threads.
 
-    CloudWatch bills a metric for each hour in which it has a value, so a value of nothing is left
-    out, except of the budget, where it is news.
+    Nothing is not counted, but of the budget: CloudWatch bills each hour with a value.
     """
     if value == 0 and name != "RateBudgetLeft":
         return

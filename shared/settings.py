@@ -21,15 +21,7 @@ MAX_QUEUE_NAME, KEPT_OF_QUEUE_NAME = 63, 9
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The operator's settings, checked. Those with a default may be absent from the environment.
-
-    Attributes:
-        max_batch_bytes: maximum size of a batch's JSON body; a larger record is sent alone.
-        api_calls_per_minute: calls to the Cloudflare API by all functions together.
-        batch_deadline_hours: hours from acceptance after which a pending batch is submitted again.
-        source_bucket_name: bucket outside the stack whose objects are uploads too; empty for none.
-        kms_key_arn: the key with which the bucket encrypts; empty if S3's own key does.
-    """
+    """The operator's settings, checked. Those with a default may be absent from the environment."""
 
     bucket_name: str
     table_name: str
@@ -43,8 +35,8 @@ class Settings:
     workers_ai_base_url: str
     default_model: str
     max_requests_per_batch: int
-    max_batch_bytes: int
-    api_calls_per_minute: int
+    max_batch_bytes: int  # a larger record is sent alone
+    api_calls_per_minute: int  # by all functions together
     batch_deadline_hours: float
     ambiguous_submit: Literal["resubmit", "fail"]
     transport: Literal["rest", "worker"] = "rest"
@@ -54,7 +46,7 @@ class Settings:
     worker_secret_arn: str = ""
     source_bucket_name: str = ""
     source_prefix: str = ""
-    kms_key_arn: str = ""
+    kms_key_arn: str = ""  # empty if S3's own key encrypts
     completion_events: Literal["yes", "no"] = "no"
     events_queue_name: str = "dropbatch"
 

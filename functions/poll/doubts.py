@@ -15,8 +15,8 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from functions.poll.collect import MAX_SUBMITS, collect, failed_for_capacity
-from shared.api_messages import attach_api_message
 from shared.aws.queues import VisitMessage
+from shared.keys import attach_api_message
 from shared.models import PAST_DEADLINE, Batch, BatchState, Doubt, ErrorDetail, Job, cause_of
 from shared.models import Pending as PendingReply
 from shared.observability import batch_log_fields, count, logger

@@ -29,8 +29,8 @@ from functions.poll.join import (
     retry_line,
 )
 from shared import keys
-from shared.api_messages import full_message
 from shared.aws.object_store import ObjectStore
+from shared.keys import full_message
 from shared.models import Batch, Job, Part
 from shared.services import Services
 from shared.staged_batch import decode_index

@@ -70,8 +70,7 @@ def resolve_options(
 ) -> Options:
     """The options of an upload: from its metadata, then its path and the nearest `_options.json`.
 
-    Those of a retry come from its metadata, then from the job that it retries, wherever it was put.
-    So does its format, which the few records of a retry may not show.
+    Those of a retry come from its metadata, then from its job, wherever it is; its format, too.
     """
     own = metadata_options(metadata)
     if retried:
@@ -198,11 +197,9 @@ def limits_of(services: Services) -> StackLimits:
 def pin_plan(
     services: Services, job: Job, stored: Iterator[bytes], check: Callable[[], None]
 ) -> Job:
-    """The job with its plan pinned; `check` is called while an archive is unpacked, and may raise.
+    """The job with its plan pinned, whose upload can be read and fits its options.
 
-    Raises:
-        UploadRefused: the upload cannot be read, or its options do not fit it.
-        LeaseLostError: another run has replaced this one, and may know other facts of the model.
+    `check` is called while an archive is unpacked, and may raise.
     """
     if job.plan.form:
         return job

@@ -47,23 +47,16 @@ class TurnOverError(Exception):
 
 @dataclass(slots=True)
 class Turn:
-    """One turn, whose lease this run holds.
-
-    Attributes:
-        ends: Unix seconds.
-        place: end of the last batch cut.
-        bytes_without_batch: unpacked bytes read since then.
-        bytes_read: stored bytes of the upload that have been read.
-    """
+    """One turn, whose lease this run holds."""
 
     invocation: Invocation
     job: Job
     reader: Reader | None = None
-    ends: float = 0.0
+    ends: float = 0.0  # Unix seconds
     begun: Checkpoint = field(default_factory=Checkpoint)
-    place: Checkpoint = field(default_factory=Checkpoint)
-    bytes_without_batch: int = 0
-    bytes_read: int = 0
+    place: Checkpoint = field(default_factory=Checkpoint)  # end of the last batch cut
+    bytes_without_batch: int = 0  # unpacked, since then
+    bytes_read: int = 0  # stored
     bytes_unpacked: int = 0
     finished: bool = False
 
@@ -90,10 +83,7 @@ class Turn:
         self.begun = self.place = place
 
     def read(self, place: Checkpoint, number: int, thread: Executor | None = None) -> Iterator[Cut]:
-        """The upload's cuts from the end of a batch, up to the turn's end; at least one.
-
-        `number` is the first cut's; `thread` reads ahead, as for `read_stored`.
-        """
+        """The upload's cuts from a place on, up to the turn's end; at least one."""
         job, store = self.job, self.services.store
         blocks = self.blocks(
             read_decompressed(store, job.upload, job.plan, place.offset, self, thread)
@@ -125,13 +115,7 @@ class Turn:
         self.finished = True
 
     def check(self, *, skipping: bool) -> None:
-        """Check the time; called for each block, and for each piece of an archive.
-
-        Raises:
-            TurnOverError: the time is over, and there is a place to continue from.
-            StorageError: there is not enough time for the turn's first batch.
-            UploadRefused: there was not enough time in several turns in a row.
-        """
+        """Check the time; called for each block, and for each piece of an archive."""
         if self.place == self.begun:
             self._check_time(SKIP_RESERVE_SECONDS if skipping else STAGE_RESERVE_SECONDS)
         elif self.services.now() > self.ends:
@@ -209,9 +193,8 @@ def read_stored(
 ) -> Iterator[bytes]:
     """The stored bytes of an upload's version from an offset on; raises `UploadRefused`.
 
-    The thread reads the next block while one is used; from the second block on, because the first
-    is often enough. The caller owns it: a generator may be closed by the garbage collector, which
-    must not wait for threads.
+    A thread reads ahead from the second block on: the first is often enough. The caller owns it:
+    the garbage collector may close a generator, and must not wait for threads.
     """
     source = store if upload.source_key is None else store.in_bucket(upload.bucket)
 

@@ -120,21 +120,15 @@ def _write_status(services: Services, job: Job) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What has been staged of an upload when a turn ends.
-
-    Attributes:
-        is_sent: whether any batch is to be submitted; not for a job that was stopped.
-        has_endings: whether a sweep ends batches that are not.
-    """
+    """What has been staged of an upload when a turn ends."""
 
     place: Checkpoint
     is_read: bool = False
-    is_sent: bool = False
-    has_endings: bool = False
+    is_sent: bool = False  # whether any batch is to be submitted
+    has_endings: bool = False  # whether a sweep ends batches that are not
 
 
 def _stage(turn: Turn) -> Staged:
-    """Stage batches after the last one."""
     staging = _Staging.after(turn, turn.services.ledger.last_batch(turn.job.job_id))
     with ExitStack() as stack:
         puts, reads = ThreadPoolExecutor(MAX_PUTS), ThreadPoolExecutor(1)
@@ -147,11 +141,7 @@ def _stage(turn: Turn) -> Staged:
 
 @dataclass(slots=True)
 class _Staging:
-    """The batches that a turn stages.
-
-    Attributes:
-        number, place: of the next batch, which begins where the last one ends.
-    """
+    """The batches that a turn stages: the next one's number, and where it begins."""
 
     turn: Turn
     before: Before
@@ -189,7 +179,6 @@ class _Staging:
         return Staged(self.place, turn.finished, self.before.ordinal > 0, has_endings)
 
     def _renew_lease(self) -> None:
-        """Renew the lease, and tell now and then how far the upload has been read."""
         turn, now = self.turn, self.turn.services.now()
         until, known = now + LEASE_RENEWAL_SECONDS, turn.job.reading
         bytes_read = max(known.bytes_read, turn.bytes_read)
@@ -209,12 +198,7 @@ class _Staging:
 
 @dataclass(frozen=True, slots=True)
 class StagedAhead:
-    """A batch that was cut, and whose object is being put.
-
-    Attributes:
-        ours: the object's metadata if this run puts it.
-        found: the metadata of the object that is stored, and its ETag if another run put it.
-    """
+    """A batch that was cut, and whose object is being put, unless one is found."""
 
     number: int
     first_id: int
@@ -222,7 +206,7 @@ class StagedAhead:
     key: str
     body: bytes
     ours: StagedInfo
-    found: Future[tuple[StagedInfo, str]]
+    found: Future[tuple[StagedInfo, str]]  # with the ETag if another run put it
 
 
 def put_ahead(
@@ -235,8 +219,8 @@ def put_ahead(
 ) -> Iterator[StagedAhead]:
     """Put the objects of batches, several at a time; yield the batches in order, once stored.
 
-    What `cuts` raises is raised after the batches before it. The caller owns the threads: a generator may be closed by
-    the garbage collector, which must not wait for them.
+    What `cuts` raises is raised after the batches before it. The caller owns the threads, for which
+    the garbage collector must not wait if it closes a generator.
     """
     waiting: deque[StagedAhead] = deque()
     problem: Exception | None = None
@@ -266,7 +250,7 @@ def _is_full(waiting: deque[StagedAhead]) -> bool:
 
 
 def _put(store: ObjectStore, key: str, body: bytes, ours: StagedInfo) -> tuple[StagedInfo, str]:
-    """Put an object unless one exists; return the stored one's metadata, and its ETag if not ours."""
+    """Put an object unless one exists; the stored one's metadata, and its ETag if not ours."""
     if store.put_if_absent(key, body, ours.metadata()):
         return ours, ""
     there = store.existing(key)
@@ -370,7 +354,6 @@ def _has_call(services: Services, before: Before, now: float) -> bool:
 
 
 def _estimate(job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:
-    """A batch's cost in billionths of a US dollar, if the job has a limit."""
     if not staged.sendable or job.cost is None:
         return 0
     body, model = candidate.body[: candidate.ours.body_size], job.plan.known_model

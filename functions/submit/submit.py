@@ -5,12 +5,13 @@ before the POST, with the attempt and the end of its submit lease (`fence`), bef
 function may try. A function that survives its POST records the outcome immediately. If it dies, the
 recovery after the lease looks for a receipt or a reply of that attempt.
 
-| the reply to a submit | what is counted | what follows |
-| --- | --- | --- |
-| accepted, or its answer | | polled, or joined |
-| no connection; 4xx but 408, a proxy's page too; a code that says that nothing was taken | `refusals` | by its class (`shared.workers_ai.error_codes`): the model, all submits or all calls wait; the job or the batch ends; it is divided; or it is tried for 7 days |
-| 5028, the model is withdrawn | `doubt` | asked once more after seconds, then the job ends |
-| anything else, and none: ambiguous | `unknowable` | `fail`: it ends; `resubmit`: three more submits, 1, 5 and 15 minutes apart, beside the outage pause |
+Accepted, or its answer: polled, or joined.
+Refused (no connection; 4xx but 408, a proxy's page too; a code that says that nothing was taken),
+counted in `refusals`: by its class (`shared.workers_ai.error_codes`) the model, all submits or all
+calls wait; the job or the batch ends; it is divided; or it is tried for 7 days.
+5028, the model is withdrawn, in `doubt`: asked once more after seconds, then the job ends.
+Anything else, and none, is ambiguous, counted in `unknowable`. With `fail` it ends; with `resubmit`
+come three more submits, 1, 5 and 15 minutes apart, beside the outage pause.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from http import HTTPStatus
 import msgspec
 
 from shared import keys
-from shared.api_messages import attach_api_message
 from shared.aws.queues import VisitMessage
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.expect import expect_events
 from shared.events.subscribe import subscribe
+from shared.keys import attach_api_message
 from shared.models import (
     Batch,
     BatchState,
@@ -92,10 +93,7 @@ KEEP_TOKEN_PAUSE = {ErrorClass.ACCOUNT, ErrorClass.RATE_LIMIT, ErrorClass.TRY_LA
 def submit_batch(
     invocation: Invocation, job_id: str, number: str, due_at: float | None = None
 ) -> None:
-    """Advance one batch: submit it, or settle what an earlier run left.
-
-    `due_at` is when it was due as its message was sent.
-    """
+    """Advance one batch that was due then: submit it, or settle what an earlier run left."""
     services, now = invocation.services, invocation.services.now()
     batch, job = services.ledger.batch(job_id, number), services.ledger.job(job_id)
     if batch is None or job is None:
@@ -181,18 +179,13 @@ def end(services: Services, batch: Batch, ending: ErrorDetail, **updates: object
 
 @dataclass(slots=True)
 class _Submit:
-    """One submit of a batch.
-
-    Attributes:
-        batch: as it was read; once claimed, as the claim wrote it.
-        first_poll: seconds from the acceptance to the first poll.
-    """
+    """One submit of a batch."""
 
     invocation: Invocation
     job: Job
     batch: Batch
     permit: Permit = field(default_factory=Permit)
-    first_poll: float = 0.0
+    first_poll: float = 0.0  # seconds from the acceptance
     body: bytes = b""
 
     @property
@@ -204,12 +197,12 @@ class _Submit:
 
     def send(self) -> None:
         """Claim the batch, post its body, and settle the outcome."""
-        #  claim                       POST                 outcome              invocation's     fence
-        #    │                           │                     │                     end            │
-        #    ├─ ready → submitting ──────┼── up to 60 s ───────┼── 45 s to record ───┼─ 30 s margin ──┤
-        #    │  if no attempt came       │   no HTTP retry     │   queued, ready, or │  for clocks    │
-        #    │  between (one write)      │                     │   a receipt in S3   │  that differ   │
-        #    └───────────── nobody else tries this batch; whoever comes later recovers it ────────────┘
+        # claim                      POST                 outcome              invocation's    fence
+        #   │                          │                     │                     end           │
+        #   ├─ ready → submitting ─────┼── up to 60 s ───────┼── 45 s to record ───┼─ 30 s margin ─┤
+        #   │  if no attempt came      │   no HTTP retry     │   queued, ready, or │  for clocks   │
+        #   │  between (one write)     │                     │   a receipt in S3   │  that differ  │
+        #   └──────────── nobody else tries this batch; whoever comes later recovers it ───────────┘
         ledger = self.services.ledger
         # Of two with one deadline, none must undo the other's claim.
         own = random.uniform(-0.5, 0.5)  # noqa: S311 - it guards nothing
@@ -400,10 +393,7 @@ class _Submit:
         services.left.cover(batch.job_id, batch.number)
 
     def _sends_no_references(self, reply: Rejected) -> bool:
-        """Whether the job's bodies are sent without `external_reference` from now on.
-
-        Some models take no member that their schema does not name. Answers are joined by id.
-        """
+        """Whether bodies lack `external_reference` from now on, which some models refuse."""
         ledger = self.services.ledger
         if self.job.without_references or not is_refused_for_references(reply):
             return False

@@ -46,11 +46,7 @@ FIRST_DELIVERY_SECONDS = 45.0
 
 
 def create_job(services: Services, event: ObjectCreated) -> Job | None:
-    """Create the job of an upload, leased by its creator; None if it has one, or gets none.
-
-    Raises:
-        UploadDeniedError: S3 tells nothing of the upload; the message is delivered again.
-    """
+    """Create the job of an upload, leased by its creator; None if it has one, or gets none."""
     now = services.now()
     key = _upload_key(services.settings, event)
     if key is None:
@@ -93,10 +89,7 @@ def create_job(services: Services, event: ObjectCreated) -> Job | None:
 
 
 def _upload_key(settings: Settings, event: ObjectCreated) -> str | None:
-    """The key under `inbox/` that identifies an object as an upload; None if it is not one.
-
-    An object of the source bucket gets its own key, with `SourcePrefix` replaced by `inbox/`.
-    """
+    """An object's key under `inbox/`, by which the source bucket's are known, too; or None."""
     key = event.key
     if event.bucket != settings.bucket_name:
         if event.bucket != settings.source_bucket_name or not key.startswith(

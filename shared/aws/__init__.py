@@ -1,4 +1,1 @@
-"""Adapters for the AWS services that Dropbatch uses.
-
-Each knows one service and nothing about jobs.
-"""
+"""Adapters for AWS services: each knows one service and nothing about jobs."""

@@ -32,12 +32,7 @@ def is_refusal(code: str) -> bool:
 
 @contextmanager
 def storage_errors(call: str, lasting: Collection[str] = ()) -> Iterator[None]:
-    """Translate what a boto3 call raises; `lasting` are the service's own codes of refusals.
-
-    Raises:
-        RefusedError: the service refuses this call, and will again.
-        StorageError: the service failed, after the client's own retries.
-    """
+    """What a boto3 call raises as `StorageError`; as `RefusedError` with a code that lasts."""
     try:
         yield
     except (ClientError, BotoCoreError) as error:

@@ -38,22 +38,14 @@ class AtMost:
 
 @dataclass(frozen=True, slots=True)
 class SameMembers:
-    """As an expected value: the attribute is a map in which these members are as they were read.
-
-    Attributes:
-        seen: the data class that was read; None if the attribute did not exist, and must not.
-        names: the members, each a number or a text.
-    """
+    """As an expected value: these members of a map are as they were in the data class, if any."""
 
     seen: object | None
     names: tuple[str, ...]
 
 
 class ConditionFailedError(Exception):
-    """The item was not as the write expected; never leaves `shared`.
-
-    `sent_again`: the SDK sent the write twice, so it may have found its own first one.
-    """
+    """The item was not as expected; the SDK may have sent the write again, and found its first."""
 
     def __init__(self, *, sent_again: bool) -> None:
         super().__init__()
@@ -104,14 +96,8 @@ class Table:
     ) -> T | None:
         """Change an item with one conditional write; return it, or None if it was different.
 
-        Args:
-            key: the item's key, in wire form.
-            expected: what the item's attributes must hold: a value (one that is absent has the
-                default of `kind`), `ABSENT`, `AtMost`, or `SameMembers`.
-            changes: what they hold afterwards; None, or the default of `kind`, removes an
-                attribute.
-            kind: the data class that the item is read as.
-            remove: further attributes to remove.
+        Expected is a value (one that is absent has the default of `kind`), `ABSENT`, `AtMost`, or
+        `SameMembers`. A change to None, or to the default of `kind`, removes an attribute.
         """
         names: dict[str, str] = {"#pk": "pk"}
         values: dict[str, Any] = {}

@@ -36,12 +36,7 @@ class EventBus:
         self.client = client
 
     def publish_job_over(self, detail: dict[str, Any], at: float) -> None:
-        """Announce that a job is over, perhaps twice; its `job_id` identifies it.
-
-        Raises:
-            RefusedError: EventBridge refuses the notice, until somebody changes something.
-            StorageError: the notice must be sent again.
-        """
+        """Announce that a job is over, perhaps twice; `StorageError`: it must be sent again."""
         entry = {
             "Source": SOURCE,
             "DetailType": DETAIL_TYPE,

@@ -66,8 +66,7 @@ class ObjectCreated:
 def parse_notification(body: str) -> list[ObjectCreated]:
     """The objects that a message reports as created; none for S3's test event.
 
-    Keys are URL-encoded in S3's notifications, and not encoded in EventBridge's events. Raises
-    `msgspec.MsgspecError` for anything else.
+    Keys are URL-encoded in S3's notifications, and not encoded in EventBridge's events.
     """
     message = _decode(body)
     if message.source == "aws.s3" and message.detail_type == "Object Created" and message.detail:

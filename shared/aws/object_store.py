@@ -123,12 +123,7 @@ class ObjectStore:
         return stored
 
     def read_version(self, key: str, version: str, etag: str, start: int, length: int) -> bytes:
-        """Bytes of one version of an upload, from `start`, at most `length`.
-
-        Raises:
-            UploadRefused: `source_gone` or `source_archived`: it will never be read.
-            UploadDeniedError: S3 refuses to hand it out.
-        """
+        """Bytes of one version of an upload; `UploadDeniedError` if S3 refuses to hand it out."""
         arguments = {
             **_version(version),
             "IfMatch": f'"{etag}"',
@@ -235,12 +230,7 @@ class ObjectStore:
         ]
 
     def delete(self, versions: Sequence[ObjectVersion]) -> None:
-        """Delete versions for good, at most 1,000; those that no longer exist count as deleted.
-
-        Raises:
-            RefusedError: S3 refuses some of them: they are locked, or a policy forbids it.
-            StorageError: S3 rejected the call, or did not delete some of them.
-        """
+        """Delete versions for good, at most 1,000; `RefusedError` if all that remain are locked."""
         wanted = [{"Key": one.key, "VersionId": one.version} for one in versions]
         answer = self._call("delete_objects", Delete={"Objects": wanted, "Quiet": True})
         if errors := answer.get("Errors"):
@@ -272,11 +262,7 @@ class ObjectStore:
         )
 
     def list_parts(self, key: str, upload_id: str) -> list[MultipartPart]:
-        """The pieces copied so far, in order.
-
-        Raises:
-            ObjectNotFoundError: the upload was completed, or removed after some days.
-        """
+        """The pieces copied; `ObjectNotFoundError` if the upload was completed or removed."""
         found: list[MultipartPart] = []
         position: dict[str, int] = {}
         while True:
@@ -294,9 +280,7 @@ class ObjectStore:
     ) -> bool:
         """Create the new object from its pieces, unless it exists; whether this call did.
 
-        Raises:
-            WriteConflictError: another write collided. S3 wants the upload to begin anew: this one
-                is aborted, so that `list_parts` no longer finds it.
+        After a `WriteConflictError` the upload must begin anew: this one is aborted.
         """
         parts = [{"PartNumber": one.number, "ETag": one.etag} for one in pieces]
         try:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 MAX_SUBMITS_WAITING = 50
 """Messages in the submit queue, up to which more are sent: what comes later waits behind them."""
-FIRST_BATCH = "00000000"
-"""The number of a job's first batch."""
 
 SUBMIT_GRACE_SECONDS = 60.0
 """In which a batch's first message must be processed before a tick sends another."""
@@ -77,13 +75,7 @@ decode_message = msgspec.json.Decoder(Message).decode
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """The work queues by their URLs: each kind of message has its own room.
-
-    Attributes:
-        hops: of the message that called this invocation.
-        covered: gets job and number of each item that a message was sent for; an empty number is
-            the job itself.
-    """
+    """The work queues by their URLs: each kind of message has its own room."""
 
     client: SQSClient
     upload_url: str
@@ -92,7 +84,8 @@ class Queues:
     poll_url: str
     visit_url: str
     _: KW_ONLY
-    hops: int = 0
+    hops: int = 0  # of the message that called this invocation
+    # gets job and number of each item that a message was sent for; the job itself has no number
     covered: Callable[[str, str], None] = lambda _job_id, _number: None
 
     @property

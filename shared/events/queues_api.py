@@ -177,7 +177,7 @@ class QueuesApi:
             raise QueuesRefusedError(0, "no time left")
         count("QueueCalls")
         sent = None if body is None else msgspec.json.encode(body)
-        status, content, _ = self.api.fetch(method, path, sent, seconds, most)
+        status, content = self.api.fetch(method, path, sent, seconds, most)
         try:
             told = _decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,1 @@
-"""The Workers AI batch API.
-
-Its HTTP client, its replies as data, and the table of its error codes.
-"""
+"""The Workers AI batch API: its client, its replies as data, its error codes."""

@@ -47,15 +47,8 @@ MAX_FETCHED_BYTES = 1_000_000
 """Maximum bytes of a reply of another API, such as a hundred queues."""
 
 
-class Fetched(NamedTuple):
-    """A reply of another API of the account, and its date; the status is 0 if there is none."""
-
-    status: int
-    content: bytes
-    date: str = ""
-
-
-NOTHING_FETCHED = Fetched(0, b"")
+NOTHING_FETCHED = 0, b""
+"""A status and a body, of a call of another API without a reply."""
 
 
 class _Read(NamedTuple):
@@ -81,10 +74,7 @@ class WorkersAI:
     def submit(
         self, model: str, body: bytes, seconds: float, sent: int = LARGEST_BATCH
     ) -> Iterator[Reply]:
-        """Submit a batch of `sent` requests with one POST, whose reply must be read in time.
-
-        A second follows only if the first was refused for its token and that changed.
-        """
+        """Submit `sent` requests with one POST; a second only if its token was refused."""
         with self._post(
             model, body, seconds, partial(parse_reply, submitting=True, sent=sent)
         ) as reply:
@@ -112,7 +102,7 @@ class WorkersAI:
         body: bytes | None,
         seconds: float,
         most: int = MAX_FETCHED_BYTES,
-    ) -> Fetched:
+    ) -> tuple[int, bytes]:
         """Make one call of another API of the account, such as Queues; it is not repeated."""
         try:
             credentials = self.credentials(False)  # noqa: FBT003 - its only argument
@@ -127,8 +117,7 @@ class WorkersAI:
                 read = self._call(stack, method, url, headers, body or b"", deadline, most)
                 if not read.is_whole:
                     return NOTHING_FETCHED
-                date = read.response.headers.get("date", "")
-                return Fetched(read.response.status_code, bytes(read.content), date)
+                return read.response.status_code, bytes(read.content)
         except (httpx.HTTPError, TimeoutError):
             return NOTHING_FETCHED
 
@@ -201,7 +190,6 @@ class WorkersAI:
         deadline: float,
         parse: Callable[..., Reply],
     ) -> Iterator[Reply]:
-        """One POST and its reply."""
         if fault := credentials.fault():
             yield Rejected(HTTPStatus.UNAUTHORIZED, None, fault)
             return
@@ -324,9 +312,6 @@ def http_client(transport: httpx.BaseTransport | None = None) -> httpx.Client:
         follow_redirects=False,
         trust_env=False,
         headers={"user-agent": "dropbatch", "accept-encoding": "identity"},
-        timeout=httpx.Timeout(
-            connect=CONNECT_SECONDS, write=WRITE_SECONDS, read=60.0, pool=POOL_SECONDS
-        ),
         limits=httpx.Limits(max_connections=32, max_keepalive_connections=0),
     )
 

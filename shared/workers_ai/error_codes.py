@@ -119,7 +119,7 @@ _OF_TOKEN = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 """Statuses of a refused token, if the API's own JSON has no code."""
 
 _NO_VERDICT_AS_A_PAGE = {HTTPStatus.BAD_REQUEST, HTTPStatus.GONE, HTTPStatus.UNPROCESSABLE_ENTITY}
-"""Statuses that say nothing of a submit's content or model if a proxy or firewall answers with them."""
+"""Statuses that say nothing of a submit's content or model in a proxy's or firewall's answer."""
 
 _PAGES_ON_A_POLL: dict[ErrorClass, ErrorClass] = {
     ErrorClass.ACCOUNT: ErrorClass.CHECK_TOKEN,  # a redirect
@@ -181,8 +181,7 @@ def classify_submit_error(reply: Rejected) -> ErrorClass:
 def is_ambiguous(reply: Rejected) -> bool:
     """Whether a submit that was answered with an error may have been carried out all the same.
 
-    Surely refused is what could not be sent, what was answered with a 4xx other than 408, and what
-    a code says that nothing of was taken.
+    Not if it could not be sent, nor with a 4xx other than 408, nor if a code says so.
     """
     if reply.status == 0 or _is_clients_fault(reply.status):
         return False

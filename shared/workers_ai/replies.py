@@ -140,15 +140,9 @@ def parse_reply(
     sent: int = LARGEST_BATCH,
     largest: int = 0,
 ) -> Reply:
-    """Turn a complete HTTP reply into data.
+    """Turn a complete reply to a submit or a poll into data.
 
-    Args:
-        status: HTTP status.
-        retry_after: the header of that name.
-        content: the whole body.
-        submitting: whether it answers a submit; only then does a `request_id` mean acceptance.
-        sent: how many requests the batch has.
-        largest: how many another batch may have that the reply may answer as well.
+    `sent` requests were in its batch, up to `largest` in another that it may answer as well.
     """
     wait = _seconds(retry_after)
     good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
@@ -189,10 +183,9 @@ def parse_beginning(status: int, retry_after: str | None, beginning: bytes, most
 def _unread(
     status: int, wait: float | None, content: bytes | mmap.mmap, answer: Answer | None
 ) -> Reply:
-    """What a complete reply means that could not be read.
+    """What a complete reply means that could not be read, as if a record is nested too deeply.
 
-    One that is an answer to its end was made so by a single record, whose answer is nested too
-    deeply. One that was cut off says nothing of its records: the next poll may bring it whole.
+    One that was cut off says nothing of its records: the next poll may bring it whole.
     """
     if answer is None and _begins_as_answer(status, content) and not _is_cut_off(content):
         return Unreadable()
@@ -220,20 +213,14 @@ def _is_cut_off(content: bytes | mmap.mmap) -> bool:
 
 
 def _is_paid(answer: Answer, sent: int) -> bool:
-    """Whether an array is an answer, or a part of one: neither empty nor placeholders alone.
-
-    Under `"success":false` only as a whole, a result for each request: nothing more can come.
-    """
+    """Whether an array is an answer, or a part of one; under `"success":false`, only as a whole."""
     if not answer.refused:
         return not all(is_placeholder(item, unfinished=answer.unfinished) for item in answer.items)
     return len(answer.items) == sent > 0 and all(item.result != NULL for item in answer.items)
 
 
 def _with_items(status: int, answer: Answer, *, submitting: bool) -> Reply:
-    """What a reply with items means: an answer, or a part of one.
-
-    The status 202 says that the batch may still run, too, unless a word says otherwise.
-    """
+    """What a reply with items means; the status 202 says that the batch may still run."""
     if status in {HTTPStatus.ACCEPTED, HTTPStatus.PARTIAL_CONTENT} and not answer.status:
         answer = replace(answer, unfinished=True)
     request_id = (
@@ -245,7 +232,6 @@ def _with_items(status: int, answer: Answer, *, submitting: bool) -> Reply:
 def _unfinished(
     status: int, wait: float | None, outer: _Body, inner: _Body, word: str, *, submitting: bool
 ) -> Reply:
-    """What a successful reply without results means."""
     # A body without the envelope may be the API's or a proxy's: it must name the batch.
     enveloped = outer.success is not None or inner is not outer or bool(inner.request_id)
     if word in FAILED_WORDS:

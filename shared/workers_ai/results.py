@@ -65,16 +65,12 @@ class Item(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class _CountedItem(Item):
-    """An item of a large reply."""
-
     def __post_init__(self) -> None:
         """Count it."""
         _counter.count()
 
 
 class _Counted(msgspec.Struct):
-    """Any object, of which nothing is read."""
-
     def __post_init__(self) -> None:
         """Count it."""
         _counter.count()
@@ -137,10 +133,7 @@ def has_failed(item: Item) -> bool:
 
 
 def is_placeholder(item: Item, *, unfinished: bool) -> bool:
-    """Whether an item only holds the place of an answer that is not there yet.
-
-    If its batch is finished, `"success":true` says that the result is empty.
-    """
+    """Whether an item only holds an answer's place; not a success of a finished batch."""
     return item.result == NULL and (unfinished or item.success is not True) and not has_failed(item)
 
 
@@ -175,23 +168,15 @@ def items_with_extras(items: Mapping[int, Item]) -> Iterator[tuple[int, Item]]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A batch's results: a reply, parsed to its end as JSON with `responses` or `results`.
-
-    Attributes:
-        items: an element that is not an object is an item that names no record.
-        status: the API's own word for the batch's state, in lower case; empty if there is none.
-        unfinished: the reply does not say that the batch is finished. Then the items are its answer
-            only if they answer every record.
-        refused: whether its envelope says that the call has not succeeded.
-    """
+    """A batch's results: a reply, parsed to its end as JSON with `responses` or `results`."""
 
     body: bytes | mmap.mmap
-    items: list[Item]
+    items: list[Item]  # one that is not an object names no record
     usage: msgspec.Raw | msgspec.UnsetType
-    status: str = ""
+    status: str = ""  # the API's own word, in lower case
     request_id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    unfinished: bool = False
-    refused: bool = False
+    unfinished: bool = False  # the items may not be all
+    refused: bool = False  # its envelope says that the call has not succeeded
 
 
 Members = dict[str, msgspec.Raw]
@@ -253,14 +238,7 @@ _UNREADABLE = (msgspec.ValidationError, UnicodeDecodeError)
 
 
 def parse_answer(body: bytes | mmap.mmap, most: int | None = None) -> Answer:
-    """Parse a batch's results to their end.
-
-    Raises:
-        TooManyItemsError: it has more than `most`; None for a reply that was accepted before.
-        msgspec.MsgspecError: not JSON, or without `responses` and `results`.
-        UnicodeDecodeError: its keys are not valid text.
-        RecursionError: nested too deeply.
-    """
+    """Parse a batch's results to their end; raises `TooManyItemsError`, or an error of msgspec."""
     items, facts, refused = _items_of(body, most)
     if most is not None and len(items) > most:
         raise TooManyItemsError
@@ -339,10 +317,7 @@ def _with_status(inner: _Facts, outer: _Facts) -> _Facts:
 
 
 def _members_of(raw: msgspec.Raw, left: int) -> tuple[Members, int]:
-    """An item's members, and the bytes of unknown ones, which are left out above `left`.
-
-    None if it is not an object, or its keys are not valid text: it answers no record.
-    """
+    """An item's members, and the bytes of unknown ones, which are left out above `left`."""
     try:
         known = _decode_known(raw)
         members = {

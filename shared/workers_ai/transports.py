@@ -35,19 +35,12 @@ class Credentials(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """One way to the API of one account.
+    """One way to the API of one account."""
 
-    Attributes:
-        run_url: address of a model's calls, to which the model id is added.
-        check_url: address of the free call that shows whether the token is valid.
-        headers: of every submit and poll, besides the credentials.
-        account_url: address of the account's other APIs; empty if this transport has none.
-    """
-
-    run_url: str
-    check_url: str
+    run_url: str  # to which the model id is added
+    check_url: str  # of the free call that shows whether the token is valid
     headers: Mapping[str, str] = field(default_factory=dict)
-    account_url: str = ""
+    account_url: str = ""  # of the account's other APIs, if this transport has any
 
     def url(self, model: str) -> str:
         """Address of a model's submits and polls."""

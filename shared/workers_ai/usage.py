@@ -61,8 +61,6 @@ class _Cached(msgspec.Struct, gc=False):
 
 
 class _Usage(msgspec.Struct, gc=False):
-    """A usage as nearly all replies report it."""
-
     prompt_tokens: int | None = None
     input_tokens: int | None = None
     completion_tokens: int | None = None
@@ -160,7 +158,6 @@ def _counts(usage: _Usage) -> _Counts:
 
 
 def _first(count: int | None, other: int | None) -> int | None:
-    """The first that is a count of tokens."""
     if count is not None and 0 <= count <= MAX_TOKENS:
         return count
     return other if other is not None and 0 <= other <= MAX_TOKENS else None
