@@ -40,7 +40,6 @@ from dropbatch.errors import (
 
 Command = TypeVar("Command", bound=click.Command)
 Out = TypeVar("Out")
-CALLS_AT_ONCE = 16
 
 
 # ── exit codes and messages ───────────────────────────────────────────────────────────────────────
@@ -207,7 +206,7 @@ class Context:
                     raise
                 return error
 
-        for job, result in at_once(tried, jobs, CALLS_AT_ONCE):
+        for job, result in at_once(tried, jobs):
             if isinstance(result, Error):
                 self.add(result, job)
             else:

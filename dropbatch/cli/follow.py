@@ -99,7 +99,6 @@ class Following:
     # ── many jobs ─────────────────────────────────────────────────────────────────────────────────
 
     def _many(self, jobs: Sequence[Job], ended: Iterable[Ended]) -> Exit:
-        """Download what is wanted; with `--json` print each one's manifest, else a table."""
         counts = Counter(job.path for job in jobs)
         twice = {path for path, count in counts.items() if count > 1}
         total, code, can_retry = Total(len(jobs)), Exit.DONE, False
@@ -129,7 +128,6 @@ class Following:
     def _download(
         self, job: Job, found: dict[str, Any] | Error, *, apart: bool
     ) -> Delivery | Error | None:
-        """Download one of many jobs' files, if that is wanted; what was written, or what failed."""
         if self.folder is None or isinstance(found, Error):
             return found if isinstance(found, Error) else None
         folder = path_in(self.folder, job.path)
@@ -142,7 +140,6 @@ class Following:
             return error
 
     def _told(self, job: Job, done: Delivery | Error | None) -> Exit:
-        """Say what was left out of one of many jobs' files; the exit code."""
         if done is None or isinstance(done, Error):
             return exit_of(done) if done else Exit.DONE
         if done.merged:

@@ -47,10 +47,6 @@ from dropbatch.errors import Error, Interrupted, NotFound, UploadRefused, UsageE
 FILES_AT_ONCE = 8
 MIN_BAR_BYTES = 8 << 20
 """Smaller uploads have no bar."""
-MIN_BAR_FILES = 100
-
-
-# ── the verbs ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _formats(_context: click.Context, _option: click.Parameter, begun: str) -> list[str]:
@@ -242,9 +238,6 @@ def _estimate(estimate: dict[str, Any]) -> str:
     return ", ".join([*parts, "the model's price is unknown"])
 
 
-# ── checking and sending ──────────────────────────────────────────────────────────────────────────
-
-
 @dataclass
 class Sending:
     """The files of one `put`.
@@ -276,12 +269,9 @@ class Sending:
             except (UploadRefused, UsageError, NotFound) as error:
                 return error
 
-        size = len(self.planned)
         try:
-            with bar_of("checking", size, hidden=size < MIN_BAR_FILES) as bar:
-                for (number, _), one in at_once(look, enumerate(self.planned), FILES_AT_ONCE):
-                    found[number] = one
-                    bar.update(1)
+            for (number, _), one in at_once(look, enumerate(self.planned), FILES_AT_ONCE):
+                found[number] = one
         except KeyboardInterrupt:
             raise Interrupted("\nInterrupted. Nothing was sent.") from None
         in_order = [found[number] for number in sorted(found)]

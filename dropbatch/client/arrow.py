@@ -199,7 +199,6 @@ def own_columns(files: ResultFiles) -> OwnColumns | None:
 def _beside(
     pa: Any, files: ResultFiles, own: OwnColumns, schema: Any, batches: Iterable[Any]
 ) -> Any:
-    """Batches of answers beside the columns, as text, of the table that was uploaded."""
     success, answer, *errors = [one.with_name(own.free(one.name)) for one in schema][2:]
     mine = [pa.field(one, pa.string()) for one in own.own]
     members = [pa.field(one, pa.string()) for one in own.members]

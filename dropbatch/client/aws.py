@@ -234,7 +234,6 @@ _MEANINGS: tuple[tuple[type[Error], str, set[str]], ...] = (
 
 
 def _explanation(error: Exception, advice: str) -> Error | None:
-    """What an error of boto3 or botocore means; None for any other error."""
     # As `getpass` raises it, with which botocore asks for a code.
     if type(error) is EOFError and not error.args:
         return NotPermitted(

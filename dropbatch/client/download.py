@@ -122,7 +122,6 @@ def _claim(
 
 
 def _refuse_others(folder: Path, entry: dict[str, Any], *, force: bool) -> None:
-    """Refuse to replace a file that another program wrote."""
     target = folder / entry["name"]
     if target.exists() and not _is_whole(target, entry["sha256"]):
         if not force:
@@ -237,7 +236,6 @@ def download_file(
 def _append(
     job: Job, entry: dict[str, Any], partial: Path, progress: Callable[[str, int, int], None]
 ) -> str:
-    """Download what a file lacks; return its SHA-256."""
     partial.touch()
     digest = _sha256(partial)
     held = partial.stat().st_size

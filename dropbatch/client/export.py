@@ -202,14 +202,12 @@ def _vectors(batches: Any) -> Iterator[tuple[int, str | None, str | None]]:
 
 
 def _is_free(database: sqlite3.Connection, reference: str | None) -> bool:
-    """Whether a reference can be the id of a vector, and no other has it."""
     if not reference or len(reference.encode()) > MAX_VECTORIZE_ID:
         return False
     return database.execute("INSERT OR IGNORE INTO ids VALUES (?)", (reference,)).rowcount == 1
 
 
 def _kept(reference: str | None) -> dict[str, str]:
-    """A reference as metadata, if there is room for it."""
     has_room = reference and len(encode(reference)) < MAX_VECTORIZE_REFERENCE
     return {"external_reference": reference} if has_room else {}  # type: ignore[dict-item]
 

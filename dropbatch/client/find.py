@@ -79,7 +79,6 @@ _TIME = len("20261121T093000Z")
 
 
 def _uploaded(stack: Stack, path: str) -> Job | None:
-    """The job of what lies at a path now, or will be; None if nothing lies there."""
     try:
         return Job.of_upload(stack, uploaded_as(stack, names.INBOX + path, {}))
     except NotFound:
@@ -220,7 +219,6 @@ def newest_jobs(stack: Stack, name: str) -> Iterator[Job | Error]:
 
 
 def _notice_of(stack: Stack, path: str) -> Error | None:
-    """What the notice of an upload tells; None if it got its job since."""
     try:
         notice = stack.read_json(names.denied_notice(names.INBOX + path))
     except Error as error:

@@ -85,7 +85,6 @@ def _beginning_of(file: Any) -> bytes:
 
 
 def _arrow_table(pa: Any, reader: Any, file: Any) -> Table:
-    """The table in a file or a stream of Arrow, read one batch after another."""
     source = file if hasattr(file, "read") else pa.OSFile(str(file), "rb")
     start = source.tell()
     opened = reader(source)
@@ -149,7 +148,6 @@ def _check_names(names: list[str]) -> None:
 
 
 def _needed(names: list[str], template: str) -> set[str]:
-    """The columns that requests are made of."""
     from dropbatch.core.formats.tables import INPUT_COLUMNS, REFERENCE_COLUMNS, Template, position
 
     def first(candidates: Sequence[str]) -> list[int]:
@@ -229,7 +227,6 @@ def _slices(batch: Any) -> Iterator[Any]:
 
 
 def _cells(pa: Any, column: Any, name: str, row: int, *, only: bool) -> Any:
-    """A column as Arrow's CSV writer takes it."""
     types = pa.types
     try:
         if isinstance(column.type, pa.BaseExtensionType):

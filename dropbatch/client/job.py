@@ -72,8 +72,6 @@ class Job:
         """The upload's path under `inbox/`."""
         return self.folder.removeprefix("results/").removesuffix(f"{self.id}/").rstrip("/")
 
-    # ── what is known ─────────────────────────────────────────────────────────────────────────────
-
     def resolved(self) -> Job:
         """The job as the stack has created it: with its own id, if another upload has this one."""
         if self.uploaded is None:
@@ -150,8 +148,6 @@ class Job:
 
         ((_, found),) = each_over([self], _shown(progress=progress), timeout)
         return _end_of(found, check=check)
-
-    # ── results ───────────────────────────────────────────────────────────────────────────────────
 
     def download(
         self,
@@ -239,8 +235,6 @@ class Job:
             return merged_files(job)
         return nullcontext(files_of(job.manifest(), lambda entry: blocks_of(job, entry)))
 
-    # ── commands ──────────────────────────────────────────────────────────────────────────────────
-
     def cancel(self, *, now: bool = False) -> None:
         """Cancel the job; `now`: without the answers that Workers AI still makes, and may bill."""
         self._command("cancel now" if now else "cancel")
@@ -303,7 +297,6 @@ def _shown(*, progress: bool) -> Any:  # noqa: ANN401 - loaded only if it is nee
 
 
 def _end_of(found: dict[str, Any] | Error, *, check: bool) -> str:
-    """The final state in a manifest; raise an error that was found instead."""
     if isinstance(found, Error):
         raise found
     state: str = found["state"]

@@ -145,7 +145,6 @@ def merge_retries(job: Job, folder: Path) -> Merged:
 
 
 def _fetch(job: Job, folder: Path) -> Files | None:
-    """A job's output and errors, in a folder; None if it has no output."""
     manifest = job.manifest()
     refuse_paths(manifest)
     entries = {entry["kind"]: entry for entry in manifest["files"]}
@@ -257,7 +256,6 @@ class Merging:
         return self.merged
 
     def _mismatch(self, retry: Files, parent: str) -> str:
-        """Why none of a retry's answers can be taken; empty if they can."""
         if parent not in self._retry_lines:
             return f"It is a retry of job {parent}, which is skipped."
         if retry.format != self._first.format:
@@ -334,7 +332,6 @@ def _as_json(reference: Any) -> str | None:  # noqa: ANN401
 
 
 def _lines(files: Files) -> Iterator[bytes]:
-    """The lines of an output, or the rows that follow its header."""
     blocks = blocks_of_file(files.output)
     if not FORMATS[files.format].is_table:
         return lines_of(blocks)

@@ -108,7 +108,6 @@ class Progress:
         return list(chain.from_iterable(map(described.__getitem__, ordered)))[:height]
 
     def _size(self) -> os.terminal_size:
-        """The size of the terminal that is written to: standard output may be another one."""
         try:
             size = os.get_terminal_size(self.out.fileno())
         except OSError:
@@ -216,7 +215,6 @@ def _reading(status: Mapping[str, Any]) -> list[str]:
 
 
 def _speed(status: Mapping[str, Any], now: float, first: Watched) -> list[str]:
-    """The time left, and records a second since the job was first shown."""
     seconds, done = now - first.at, _done(status) - first.records
     if seconds < MIN_RATE_SECONDS or done <= 0:
         return []

@@ -125,7 +125,6 @@ def _example(request: msgspec.Raw) -> str:
 
 
 def _chart(manifest: dict[str, Any], batches: Sequence[dict[str, Any]]) -> list[str]:
-    """Batches over time."""
     sent = [_seconds(one["submitted_at"]) for one in batches if one["submitted_at"]]
     answered = [one for one in batches if one["submitted_at"] and one["completed_at"]]
     if not sent:
@@ -199,7 +198,6 @@ def job_page(
 
 
 def _sentence(manifest: dict[str, Any]) -> str:
-    """What ran and how it ended."""
     counts, model, error = manifest["counts"], manifest["model"], manifest["error"]
     total = counts["total"] or 0
     ran = f"{total:,} record{'' if total == 1 else 's'}"

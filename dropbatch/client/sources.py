@@ -199,9 +199,6 @@ def _unnamed(suffix: str, prefix: str = "") -> str:
     return f"{prefix}{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}{suffix}"
 
 
-# ── records ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def _lines(records: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
     """Records as JSON Lines. Half of a surrogate pair stays escaped: that record fails alone."""
     for number, record in enumerate(records, 1):
@@ -224,7 +221,6 @@ def _lines(records: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
 
 
 def _text_rows(texts: Iterable[Any]) -> Iterator[bytes]:
-    """Texts as a table of one column; in it, a text may have line ends."""
     yield b"text\n"
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
@@ -301,9 +297,6 @@ _MAX_DEPTH = 50
 """Levels of a record that are searched for a value that cannot be written."""
 
 
-# ── tables ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _series_table(series: Any) -> Table:  # noqa: ANN401
     pa = pyarrow()
     column = pa.chunked_array(series)
@@ -352,9 +345,6 @@ class _Chunks(io.RawIOBase):
 def stream_of(chunks: Iterator[bytes]) -> BinaryIO:
     """Chunks of bytes as a stream; the next one is made when it is needed."""
     return io.BufferedReader(_Chunks(chunks), CHUNK_BYTES)
-
-
-# ── objects of S3 ────────────────────────────────────────────────────────────────────────────────
 
 
 def is_stored(source: object) -> bool:

@@ -40,7 +40,6 @@ from dropbatch.errors import NotFound, NothingToRetry, NotPermitted, UploadRefus
 
 DIGEST = "source-digest"
 """Metadata of an upload: what tells its source's content from another."""
-READS_AT_ONCE = 16
 EVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -149,7 +148,6 @@ class Submission:
         return Job.of_upload(self.stack, uploaded)
 
     def _start(self, progress: Callable[[int], None]) -> Job:
-        """Have the stack read the source where it lies, unless that has a job already."""
         uploaded = upload_in_place(self.stack, str(self.source))
         job = Job.of_upload(self.stack, uploaded)
         self.existed = job.resolved().uploaded is None
@@ -241,9 +239,6 @@ def _open(stack: Stack, source: object, template: object) -> Source:
     return open_source(source, template)
 
 
-# ── what the bucket holds already ─────────────────────────────────────────────────────────────────
-
-
 def find_existing(
     stack: Stack, submissions: Sequence[Submission], since: datetime = EVER
 ) -> dict[str, Uploaded]:
@@ -263,11 +258,10 @@ def find_existing(
         return found if found.modified >= since and found.metadata == wanted else None
 
     listed = _listed(stack, by_key, since)
-    return {key: found for key, found in at_once(same, listed, READS_AT_ONCE) if found}
+    return {key: found for key, found in at_once(same, listed) if found}
 
 
 def _listed(stack: Stack, by_key: Mapping[str, Submission], since: datetime) -> Iterator[str]:
-    """Those of some keys whose objects have the right size and are new."""
     if not by_key:
         return
     first, last = min(by_key), max(by_key)
@@ -278,9 +272,6 @@ def _listed(stack: Stack, by_key: Mapping[str, Submission], since: datetime) -> 
                 yield wanted.key
         if page and page[-1]["Key"] > last:
             return
-
-
-# ── a job's failed records again ──────────────────────────────────────────────────────────────────
 
 
 def retry(job: Job, options: Mapping[str, object]) -> tuple[Job, list[str]]:
@@ -327,9 +318,6 @@ def retry_path(path: str, suffix: str) -> str:
     stem = (stem.rpartition(".")[0] or stem).removesuffix(".retry")
     room = names.MAX_PATH_BYTES - len(f"{folder}{slash}.retry{suffix}".encode())
     return f"{folder}{slash}{stem.encode()[:room].decode(errors='ignore')}.retry{suffix}"
-
-
-# ── what is read where it lies ────────────────────────────────────────────────────────────────────
 
 
 def path_in_place(stack: Stack, url: str) -> str | None:

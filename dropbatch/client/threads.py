@@ -12,7 +12,7 @@ Out = TypeVar("Out")
 
 
 def at_once(
-    function: Callable[[In], Out], items: Iterable[In], most: int
+    function: Callable[[In], Out], items: Iterable[In], most: int = 16
 ) -> Iterator[tuple[In, Out]]:
     """Call a function for each item on `most` threads; yield each with its result as calls end.
 

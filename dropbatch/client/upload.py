@@ -34,15 +34,9 @@ MAX_PARTS = 10_000
 PARTS_AT_ONCE = 4
 CHECKSUM = "CRC32"
 ABORT_SECONDS = 0.5
-"""Seconds to wait until broken uploads are aborted.
-
-The bucket's lifecycle removes what is left of them.
-"""
+"""Seconds to wait until broken uploads are aborted; the bucket's lifecycle removes the rest."""
 CONFIRM_TRIES, CONFIRM_PAUSE_SECONDS = 30, 2.0
-"""How often what S3 has stored is asked for its time, if AWS cannot be reached.
-
-And seconds between two tries.
-"""
+"""How often what S3 has stored is asked for its time, if AWS cannot be reached."""
 SURE_SECONDS = 1.0
 """S3 says times in whole seconds."""
 
@@ -138,7 +132,6 @@ def uploaded_as(stack: Stack, key: str, answer: Mapping[str, Any]) -> Uploaded:
 
 
 def _confirm(stack: Stack, key: str, place: Mapping[str, str]) -> dict[str, Any] | None:
-    """S3's answer to HEAD of what it has stored, once AWS can be reached again."""
     for _ in range(CONFIRM_TRIES):
         time.sleep(CONFIRM_PAUSE_SECONDS)
         with suppress(ConnectionLost):

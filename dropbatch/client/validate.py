@@ -251,7 +251,6 @@ def _longest_text(request: bytes) -> int:
 
 
 def _warnings(model: Model, found: Found, advice: str) -> list[str]:
-    """What the API would probably reject, though each record is sent."""
     warnings = [advice] if advice else []
     if found.long:
         warnings.append(

@@ -29,17 +29,13 @@ SHOWN_JOBS = 10
 """Of more, unfinished jobs whose progress is read."""
 MIN_PAGES = 10
 """Pages of a listing that are always worth it."""
-READS_AT_ONCE = 16
 MIN_READ_SECONDS, MAX_READ_SECONDS = 1.0, 10.0
 """Seconds between two looks, at first and later."""
 REDRAW_SECONDS = 1.0
 GONE_SECONDS = 60.0
 """Seconds to wait for the files of a job that exists: a running job writes its status anew."""
 JOB_SECONDS = 300.0
-"""Seconds to wait for the job of what was just uploaded, since the last new job.
-
-S3's events may take a minute, and the queue may be long.
-"""
+"""Seconds to wait for the job of an upload, since the last new job: the queue may be long."""
 _ALMOST_OVER = FINAL_JOB_STATES | {"finalizing"}
 
 
@@ -187,10 +183,9 @@ class Watch:
         def read(folder: str) -> Found | None:
             return _tried(lambda: self._stack.read_json(folder + name))
 
-        return at_once(read, list(folders), READS_AT_ONCE)
+        return at_once(read, list(folders))
 
     def _ended(self, folders: set[str]) -> Iterator[tuple[Job, Found]]:
-        """Read manifests; yield the jobs that have one, or whose manifest was deleted."""
         for folder, found in self._read_files("manifest.json", folders):
             if found is not None:
                 yield self._over(folder, found)
@@ -215,7 +210,7 @@ class Watch:
             for folder, job in self.unfinished.items()
             if folder not in exist and (not self.is_many or now > self._patience(folder, job))
         ]
-        for folder, found in at_once(lambda one: self._resolved(one, now), absent, READS_AT_ONCE):
+        for folder, found in at_once(lambda one: self._resolved(one, now), absent):
             if isinstance(found, Error):
                 self._statuses.pop(folder, None)
                 yield self.unfinished.pop(folder), found

@@ -69,9 +69,6 @@ _WORDS = {"", "v1", "openai", "files", "batches", "content", "cancel", "models",
 _MAX_PARTS = 8
 
 
-# ── the server ────────────────────────────────────────────────────────────────────────────────────
-
-
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens, so that whoever connects from now on is served.
 
@@ -147,9 +144,6 @@ def _make_app(stack: Stack, key: str, model: str) -> Starlette:
     return app
 
 
-# ── before and after each request ─────────────────────────────────────────────────────────────────
-
-
 class _Guard:
     """Checks each request before anything reads it, logs it, and answers one that breaks.
 
@@ -207,9 +201,6 @@ def _shown(path: str) -> str:
 
 async def _health(_: Request) -> Response:
     return _answer({"status": "ok"})
-
-
-# ── the calls ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Form(MultiPartParser):
@@ -359,9 +350,6 @@ def _resent_within(request: Request) -> float:
     if not (_RETRIES.fullmatch(retries) and _WAIT.fullmatch(wait)):
         return RESENT_SECONDS
     return int(retries) * (float(wait) + MAX_BACK_OFF_SECONDS)
-
-
-# ── answers ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _answer(value: object, status: int = 200) -> Response:

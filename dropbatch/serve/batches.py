@@ -80,8 +80,6 @@ class Batches:
         self._final = dict[str, Found]()
         self._jobs = lru_cache(_KNOWN_BATCHES)(self._existing_job)
 
-    # ── create, cancel ────────────────────────────────────────────────────────────────────────────
-
     def create(self, asked: NewBatch, *, resent_within: float) -> dict[str, Any]:
         """Start a batch; return its object.
 
@@ -167,7 +165,6 @@ class Batches:
         return batch_object(record, found.status, found.manifest)
 
     def _job_to_be(self, batch_id: str) -> Job:
-        """A batch's job, whose id follows from its upload before it exists."""
         if job := self._job_of(batch_id):
             return job
         path = objects.upload_path(batch_id)
@@ -191,8 +188,6 @@ class Batches:
             if self.store.put(objects.batch_key(batch_id), content, IfMatch=etag):
                 return changed
         raise ApiError(409, "The batch is being changed by others. Try again.")
-
-    # ── look ──────────────────────────────────────────────────────────────────────────────────────
 
     def retrieve(self, batch_id: str) -> dict[str, Any]:
         """A batch's object."""
@@ -285,9 +280,6 @@ class Batches:
 
 def _being_created() -> ApiError:
     return ApiError(409, "The batch is being created. Try again in some seconds.")
-
-
-# ── what is asked for ─────────────────────────────────────────────────────────────────────────────
 
 
 def _checked(asked: NewBatch) -> tuple[Record, dict[str, str]]:

@@ -18,8 +18,6 @@ from dropbatch.errors import Error, NotFound, NotPermitted
 
 SERVER_ERROR = 500
 
-# ── errors ────────────────────────────────────────────────────────────────────────────────────────
-
 
 class ApiError(Exception):
     """A request that is not carried out; `param` is at fault, `code` is a word for programs."""
@@ -55,8 +53,6 @@ def of_library(error: Error) -> ApiError:
         return ApiError(SERVER_ERROR, str(error), None, "not_permitted")
     return ApiError(503, str(error), None, "service_unavailable")
 
-
-# ── ids and keys ──────────────────────────────────────────────────────────────────────────────────
 
 FILES = "files/file-"
 """The prefix of uploaded files."""
@@ -121,8 +117,6 @@ def batch_of_result(file_id: str) -> tuple[str, str] | None:
     matched = _RESULT_ID.fullmatch(file_id)
     return (f"batch_{matched[2]}", matched[1]) if matched else None
 
-
-# ── objects ───────────────────────────────────────────────────────────────────────────────────────
 
 FINAL_STATUSES = frozenset({"completed", "failed", "expired", "cancelled"})
 _STATUSES = {
@@ -225,7 +219,6 @@ def failed_object(shown: dict[str, Any], error: dict[str, str]) -> dict[str, Any
 
 
 def _error(error: dict[str, str]) -> dict[str, str | None]:
-    """A job's error in the words of this API."""
     message = NO_MODEL if error["code"] == "no_model" else error["message"]
     return {"code": error["code"], "message": message, "param": None, "line": None}
 

@@ -76,7 +76,6 @@ def _known(file_id: str) -> tuple[str, str]:
 
 
 def _lines_of(blocks: Iterator[bytes], *, answered: bool) -> Iterator[bytes]:
-    """Of the lines in some blocks, those with an answer or those without."""
     rest = b""
     for block in blocks:
         whole, end, after = block.rpartition(b"\n")
