@@ -29,25 +29,25 @@ _REFUSALS = {400, 401, 403, 404}
 
 @dataclass(frozen=True)
 class Reply:
-    """One reply: its status, and its body as JSON; None for anything else."""
+    """One reply: its status, and its body if that is a JSON object."""
 
     status: int
-    body: Any
+    body: dict[str, Any]
 
     @property
     def code(self) -> int | None:
         """The first error's code."""
-        return first_error(self.body)[0] if isinstance(self.body, dict) else None
+        return first_error(self.body)[0]
 
     @property
     def message(self) -> str:
         """The first error's message."""
-        return first_error(self.body)[1] if isinstance(self.body, dict) else ""
+        return first_error(self.body)[1]
 
     @property
     def result(self) -> Any:  # noqa: ANN401 - JSON
         """The envelope's `result`; None if there is none."""
-        return self.body.get("result") if isinstance(self.body, dict) else None
+        return self.body.get("result")
 
     def __str__(self) -> str:
         return f"HTTP {self.status}, code {self.code}"
@@ -110,9 +110,10 @@ def _trust() -> ssl.SSLContext:
 
 def _reply(status: int, answer: Any) -> Reply:  # noqa: ANN401 - urllib's
     try:
-        return Reply(status, json.loads(answer.read(MAX_REPLY_BYTES)))
+        body = json.loads(answer.read(MAX_REPLY_BYTES))
     except ValueError:
-        return Reply(status, None)
+        body = None
+    return Reply(status, body if isinstance(body, dict) else {})
 
 
 def _is_active(verified: Reply) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,26 +54,9 @@ class Exported:
     renamed: int = 0
 
 
-def check_exports(job: Job, kinds: Iterable[str], *, merged: bool) -> None:
-    """Refuse what cannot be written, before anything is downloaded."""
-    pyarrow()
-    if VECTORIZE in kinds and not merged:
-        files = files_of(job.manifest(), lambda entry: blocks_of(job, entry))
-        _require_vectors(has_vectors=bool(width_of(files)))
-
-
 def _require_vectors(*, has_vectors: bool) -> None:
     if not has_vectors:
         raise UsageError("vectorize: the job's answers are no embeddings. Choose parquet or csv.")
-
-
-def export_folder(
-    folder: Path, kind: str, merged: ResultFiles | None = None, *, columns: bool = True
-) -> Exported:
-    """Write one file beside a job's downloaded results, of merged records if these are given."""
-    manifest = json.loads((folder / "manifest.json").read_bytes())
-    own = files_of(manifest, lambda entry: blocks_of_file(folder / entry["name"]))
-    return export(kind, merged or own, folder, manifest, columns=columns)
 
 
 def export(
@@ -235,13 +218,20 @@ def deliver(
     exports = (exports,) if isinstance(exports, str) else exports
     check_kinds(exports)
     if exports:
-        check_exports(job, exports, merged=merged)
+        pyarrow()
+    if VECTORIZE in exports and not merged:
+        found = files_of(job.manifest(), lambda entry: blocks_of(job, entry))
+        _require_vectors(has_vectors=bool(width_of(found)))
     beside = [EXPORTS[kind] for kind in exports]
     files = download(
         job, folder, progress, beside=beside, merged=merged, force=force, manifest=manifest
     )
     with writing(folder):
         newest = merge_retries(job, folder) if merged else None
-        records = newest.files() if newest else None
-        made = [export_folder(folder, kind, records, columns=columns) for kind in exports]
+        made = list[Exported]()
+        if exports:
+            own = json.loads(files[-1].path.read_bytes())
+            plain = files_of(own, lambda entry: blocks_of_file(folder / entry["name"]))
+            records = newest.files() if newest else plain
+            made = [export(kind, records, folder, own, columns=columns) for kind in exports]
     return Delivery(files, newest, made)

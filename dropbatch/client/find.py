@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from fnmatch import translate
+from itertools import chain
 from typing import Any
 
 from dropbatch.client import aws
@@ -105,9 +106,8 @@ def job_ids(stack: Stack, path: str) -> list[str]:
 
 def history(stack: Stack, since: datetime) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Jobs created since a time, oldest first, each with its status; `unknown` without one."""
-    after = f"{names.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}"
     with aws.explained(), ThreadPoolExecutor(MAX_PARALLEL_READS) as threads:
-        for page in pages_of(stack, names.JOB_RECORDS, after):
+        for page in _records_since(stack, since):
             yield from threads.map(lambda key: _entry(stack, key), [entry["Key"] for entry in page])
 
 
@@ -115,8 +115,7 @@ def newest(
     stack: Stack, since: datetime, limit: int, wanted: Callable[[dict[str, Any]], bool]
 ) -> list[tuple[Job, dict[str, Any]]]:
     """The newest jobs created since a time whose status is wanted, oldest first, each with it."""
-    after = f"{names.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-    records = [entry["Key"] for page in pages_of(stack, names.JOB_RECORDS, after) for entry in page]
+    records = [entry["Key"] for entry in chain.from_iterable(_records_since(stack, since))]
     found: list[tuple[Job, dict[str, Any]]] = []
     with ThreadPoolExecutor(MAX_PARALLEL_READS) as threads:
         while records and len(found) < limit:
@@ -125,6 +124,11 @@ def newest(
             entries = list(threads.map(lambda key: _entry(stack, key), some))
             found += [one for one in reversed(entries) if wanted(one[1])]
     return found[:limit][::-1]
+
+
+def _records_since(stack: Stack, since: datetime) -> Iterator[list[dict[str, Any]]]:
+    after = f"{names.JOB_RECORDS}{since.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    return pages_of(stack, names.JOB_RECORDS, after)
 
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

@@ -52,7 +52,7 @@ def table_of_file(file: Any) -> Table:
     """The table in a Parquet or Arrow file, of which only the columns that are needed are read."""
     pa = pyarrow()
     try:
-        beginning = _beginning_of(file)
+        beginning = beginning_of(file)
         if beginning.startswith(ARROW_FILE):
             return _arrow_table(pa, pa.ipc.open_file, file)
         if beginning.startswith(ARROW_STREAM):
@@ -77,22 +77,14 @@ def beginning_of(file: BinaryIO) -> bytes:
     return beginning
 
 
-def _beginning_of(file: Any) -> bytes:
-    if hasattr(file, "read"):
-        return beginning_of(file)
-    with open(file, "rb") as opened:  # noqa: PTH123 - whatever names a file
-        return opened.read(MAGIC_BYTES)
-
-
 def _arrow_table(pa: Any, reader: Any, file: Any) -> Table:
-    source = file if hasattr(file, "read") else pa.OSFile(str(file), "rb")
-    start = source.tell()
-    opened = reader(source)
+    start = file.tell()
+    opened = reader(file)
 
     def batches(names: Sequence[str]) -> Iterator[Any]:
         fields = [opened.schema.get_field_index(name) for name in names]
-        source.seek(start)
-        again = reader(source, options=pa.ipc.IpcReadOptions(included_fields=fields))
+        file.seek(start)
+        again = reader(file, options=pa.ipc.IpcReadOptions(included_fields=fields))
         if reader is pa.ipc.open_stream:
             yield from again
         else:

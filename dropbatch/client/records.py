@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -210,19 +211,13 @@ def table_rows(blocks: Iterable[bytes]) -> Iterator[bytes]:
         beginning += block
     delimiter = delimiter_of(beginning)
     bom = BOM if beginning.startswith(BOM) else b""  # Before it, a quote would begin no field.
-    for window in read_rows(
-        _chain(beginning.removeprefix(BOM), stream), delimiter, limit=MAX_ROW_BYTES
-    ):
+    whole = chain([beginning.removeprefix(BOM)], stream)
+    for window in read_rows(whole, delimiter, limit=MAX_ROW_BYTES):
         for row in window.records:
             if isinstance(row, OverlongRecord):
                 raise Error(f"A row has {row.length:,} bytes, more than {MAX_ROW_BYTES:,}.")
             yield bom + row
             bom = b""
-
-
-def _chain(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from others
 
 
 def delimiter_of(beginning: bytes) -> bytes:

@@ -118,7 +118,7 @@ def _file(path: Path, template: str) -> Source:
     try:
         name = upload_name(path)
         if _is_table(path):
-            return table_source(table_of_file(path), name, template)
+            return table_source(table_of_file(pyarrow().OSFile(str(path))), name, template)
         if not name:
             return Source(_unnamed("", "stdin-"), path.open("rb"))
         steady = _Steady(path.open("rb", buffering=0), path, owned=True)

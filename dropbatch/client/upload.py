@@ -271,7 +271,8 @@ def _in_parts(
     _UNDER_WAY[begun["UploadId"]] = s3, begun
     try:
         numbered = at_once(lambda one: send(begun, *one), enumerate(parts, 1), PARTS_AT_ONCE)
-        sent = sorted(({"PartNumber": one[0], **answer} for one, answer in numbered), key=_number)
+        by_number = {one[0]: answer for one, answer in numbered}
+        sent = [{"PartNumber": one, **by_number[one]} for one in sorted(by_number)]
         with suppress(s3.exceptions.NoSuchUpload):  # It is complete already: that answer was lost.
             return dict(s3.complete_multipart_upload(**begun, MultipartUpload={"Parts": sent}))
     except BaseException:
@@ -280,10 +281,6 @@ def _in_parts(
     finally:
         _UNDER_WAY.pop(begun["UploadId"], None)
     return {}
-
-
-def _number(part: Mapping[str, Any]) -> int:
-    return int(part["PartNumber"])
 
 
 _UNDER_WAY: dict[str, tuple[Any, dict[str, str]]] = {}

@@ -72,8 +72,9 @@ def each_over(
             if not watch.unfinished:
                 return
             if time.monotonic() >= ends:
-                which = _not_over(jobs, len(watch.unfinished))
-                raise TimedOut(f"{which} after {timeout:g} seconds.")
+                which = f"{len(watch.unfinished):,} of {len(jobs):,} jobs are"
+                which = f"Job {jobs[0].id} is" if len(jobs) == 1 else which
+                raise TimedOut(f"{which} not over after {timeout:g} seconds.")
             _sleep(min(pause, max(ends - time.monotonic(), 0.0)), progress)
             pause = min(pause * 1.1, MAX_READ_SECONDS)
     except KeyboardInterrupt:
@@ -311,12 +312,6 @@ class Total:
             "counts": {"succeeded": answered, "failed": self.failed_records},
             "waiting_for": waiting,
         }
-
-
-def _not_over(jobs: Sequence[Job], left: int) -> str:
-    if len(jobs) == 1:
-        return f"Job {jobs[0].id} is not over"
-    return f"{left:,} of {len(jobs):,} jobs are not over"
 
 
 def _continue(jobs: Sequence[Job]) -> str:
