@@ -178,10 +178,7 @@ def _start_services(home: Home, port: int, proxy: str, *, with_workers_ai: bool)
 
 
 def _sam(arguments: list[str], environment: Mapping[str, str], log: Path, lock: int) -> None:
-    """Run the SAM CLI in the project's folder.
-
-    Without the user's answers in samconfig.toml and AWS settings.
-    """
+    """Run the SAM CLI in the project's folder."""
     settings = {
         "SAM_CLI_TELEMETRY": "0",
         "SAM_CLI_POLL_DELAY": "0.2",
@@ -195,10 +192,7 @@ def _sam(arguments: list[str], environment: Mapping[str, str], log: Path, lock: 
 
 
 def _build(home: Home, lock: int) -> str:
-    """Build the functions for this machine unless the build is current.
-
-    Return the build's fingerprint.
-    """
+    """Build the functions for this machine unless the build is current."""
     current = fingerprint(*BUILD_SOURCES)
     mark = TOOLS / "build.sha256"
     if mark.exists() and mark.read_text() == current:

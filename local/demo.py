@@ -50,10 +50,7 @@ PATH = f"{MODEL}/demo/aws-operations.jsonl"
 DIMENSION = 384
 QUERY = "change the password of a user"
 LONGEST_TEXT = 200
-"""A record has at most this many characters of a description.
-
-Its first sentences say what an operation is for.
-"""
+"""A record has at most this many characters of a description."""
 PATIENCE_SECONDS = 240.0
 
 # fmt: off

@@ -51,10 +51,7 @@ def _get_object_in_ranges(
 
 
 def _extract_iam_action_of_batches(*request: Any) -> str | None:  # noqa: ANN401 - passed through
-    """Check a batch of messages against the permission for one message, as AWS does.
-
-    MiniStack has one for batches.
-    """
+    """Check a batch of messages against the permission for one message, as AWS does."""
     action: str | None = _extract_iam_action(*request)
     return _BATCH_ACTIONS.get(action or "", action)
 
@@ -62,10 +59,7 @@ def _extract_iam_action_of_batches(*request: Any) -> str | None:  # noqa: ANN401
 def _request_context(
     service: str, action: str, body: bytes, params: dict[str, Any]
 ) -> dict[str, Any]:
-    """Pass the source and the type of events to policies, as AWS does.
-
-    Each call of Dropbatch has one type.
-    """
+    """Pass the source and the type of events to policies, as AWS does."""
     context: dict[str, Any] = _request_tag_context(service, action, body, params)
     if action == "events:PutEvents":
         entry = json.loads(body)["Entries"][0]
@@ -74,10 +68,7 @@ def _request_context(
 
 
 def _pin_origin_with_tls(source_ip: str, _secure: bool) -> None:  # noqa: FBT001 - called by position
-    """Tell policies that each request came over TLS.
-
-    The local AWS has no certificate, and listens on loopback only.
-    """
+    """Tell policies that each request came over TLS."""
     iam_evaluator.pin_request_origin(source_ip, secure_transport=True)
 
 

@@ -81,10 +81,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Message:
-    """A request or a response as received.
-
-    First line and headers, then the body with its framing.
-    """
+    """A request or a response as received."""
 
     head: bytes
     body: bytes

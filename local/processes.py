@@ -81,10 +81,7 @@ class Service:
         return service if start_time(service["pid"]) == service["born"] else None
 
     def is_current(self, port: int, peer: str = "") -> bool:
-        """Whether it runs with these settings and the current sources.
-
-        If it runs with others, stop it.
-        """
+        """Whether it runs with these settings and the current sources."""
         service = self.running()
         wanted = {"port": port, "code": fingerprint(*self.sources), "peer": peer}
         if service and service.items() >= wanted.items():
@@ -227,10 +224,7 @@ def run(command: list[str], environment: Mapping[str, str], log: Path, lock: int
 
 
 def fingerprint(*sources: str) -> str:
-    """A digest of files and folders, relative to the project.
-
-    Of this Python and of this processor.
-    """
+    """A digest of files and folders, relative to the project."""
     digest = hashlib.sha256(f"{sys.version}{platform.machine()}".encode())
     for source in sources:
         path = ROOT / source
@@ -244,10 +238,7 @@ def fingerprint(*sources: str) -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process began, which distinguishes it from a later one with the same id.
-
-    None if it has ended.
-    """
+    """When a process began, which distinguishes it from a later one with the same id."""
     stat = Path(f"/proc/{pid}/stat")
     if Path("/proc/self").exists():
         try:

@@ -101,10 +101,7 @@ def write_parameters(parameters: dict[str, str]) -> str:
 
 
 def powertools_variables() -> dict[str, str]:
-    """Return the variables that Powertools reads when it is imported.
-
-    As the functions have them.
-    """
+    """Return the variables that Powertools reads when it is imported."""
     variables = template()["Globals"]["Function"]["Environment"]["Variables"]
     names = {name: value for name, value in variables.items() if name.startswith("POWERTOOLS_")}
     return {name: value for name, value in names.items() if isinstance(value, str)} | {

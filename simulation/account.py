@@ -187,10 +187,7 @@ class Account:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """In place of AWS, threads and chance, until the context ends.
-
-        Then what still runs is ended too.
-        """
+        """In place of AWS, threads and chance, until the context ends."""
 
         def session(*_: object, **_options: object) -> SimpleNamespace:
             return SimpleNamespace(client=self.client)
@@ -219,10 +216,7 @@ def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Client:
-    """A service as boto3's client shows it.
-
-    A call that it does not have raises what no handler takes for AWS's.
-    """
+    """A service as boto3's client shows it."""
 
     def __init__(self, service: object) -> None:
         """Look each operation up when it is called: somebody may have replaced it."""

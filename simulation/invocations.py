@@ -18,10 +18,7 @@ POLL_SECONDS = (0.005, 0.05)
 THROTTLED_SECONDS = 5.0
 """How long a message waits after the function had no room."""
 APART_SECONDS = 1e-6
-"""No two invocations begin at the very same time.
-
-Each would take what the other writes then for its own.
-"""
+"""No two invocations begin at the very same time."""
 
 
 @dataclass(slots=True)
@@ -29,10 +26,7 @@ class Process:
     """A process of a function; a later invocation may find it as an earlier one left it."""
 
     state: Any
-    """What the function's `build` made when the process began.
-
-    What a module keeps between invocations.
-    """
+    """What the function's `build` made when the process began."""
     version: int
     """Of the function, which a deployment replaces."""
 
@@ -93,10 +87,7 @@ class Function:
     errors: list[BaseException] = field(default_factory=list)
 
     def invoke(self, event: dict[str, Any], ended: Callable[[set[str] | None], None]) -> bool:
-        """Begin an invocation, unless there is no room.
-
-        `ended` gets the failed messages' ids, None if it died.
-        """
+        """Begin an invocation, unless there is no room."""
         if self.running >= self.most:
             self.throttles += 1
             return False

@@ -23,10 +23,7 @@ T = TypeVar("T")
 
 
 class DiedError(BaseException):
-    """The process of a task was killed.
-
-    No code may handle it: cleanup that calls a service gets it again.
-    """
+    """The process of a task was killed."""
 
 
 class Life:
@@ -145,10 +142,7 @@ class Kernel:
         self.at(self.now, lambda: self._reap(life))
 
     def close(self) -> None:
-        """End what goes on.
-
-        A task that waits is no garbage, and neither is what it refers to: its whole world.
-        """
+        """End what goes on."""
         for life in list(self._lives):
             life.over = True
             self._end(life)

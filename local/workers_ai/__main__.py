@@ -14,10 +14,7 @@ from local.workers_ai.server import server
 
 
 def _lists() -> str:
-    """List every switch with its default and the evidence for it.
-
-    And every fault with the calls it strikes.
-    """
+    """List every switch with its default and the evidence for it."""
     named = [
         f"  {name}={default} ({verdict})\n      {about}"
         for name, default, verdict, about in switches()

@@ -120,10 +120,7 @@ class WorkersAI:
 
     @property
     def calls(self) -> dict[str, dict[str, int]]:
-        """How many calls of each kind ended in which way.
-
-        By HTTP status, or by how the connection ended.
-        """
+        """How many calls of each kind ended in which way."""
         with self._lock:
             return {kind: dict(ends) for kind, ends in self._calls.items()}
 
@@ -144,10 +141,7 @@ class WorkersAI:
     def handle(
         self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
     ) -> Reply:
-        """Answer one request.
-
-        `path` and `query` are as sent, without decoding; header names in any case.
-        """
+        """Answer one request."""
         given = {name.lower(): value for name, value in headers.items()}
         now = self._now()
         behaviour = self._behaviour
@@ -252,10 +246,7 @@ class WorkersAI:
         return _Run(route, call, sent, body, batch, tuple(faults), now)
 
     def _draw(self, batch: Batch | None, body: bytes) -> tuple[str | int, ...]:
-        """What this call's chance is drawn from.
-
-        It does not depend on the order in which calls arrive.
-        """
+        """What this call's chance is drawn from."""
         about = batch.request_id if batch else sha256(body).hexdigest()
         self._sent[about] += 1
         return about, self._sent[about]
@@ -352,10 +343,7 @@ class WorkersAI:
     def _mark(
         self, batch: Batch, faults: Iterable[Fault], requests: Callable[[], list[Any]], now: float
     ) -> None:
-        """Record in a batch what will happen to it.
-
-        It hangs, it fails, or some of its items fail.
-        """
+        """Record in a batch what will happen to it."""
         for fault in faults:
             if fault.kind == "stuck":
                 batch.completes_at = max(batch.completes_at, now) + (
@@ -426,10 +414,7 @@ class WorkersAI:
         )
 
     def would_answer(self, request_id: str, request: object) -> bool:
-        """Whether a poll for this id would now bring an item for each time a request was sent.
-
-        It counts as no poll.
-        """
+        """Whether a poll for this id would now bring an item for each time a request was sent."""
         with self._lock:
             now = self._now()
             batch = self._batches.find(request_id, self._behaviour, now)

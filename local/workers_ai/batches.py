@@ -63,10 +63,7 @@ class Batch:
 
 
 class Bodies:
-    """Bodies of batches, in memory up to a limit and beyond it in temporary files.
-
-    The files are deleted with this object.
-    """
+    """Bodies of batches, in memory up to a limit and beyond it in temporary files."""
 
     def __init__(self) -> None:
         self._held: dict[str, bytes] = {}
@@ -202,10 +199,7 @@ def drawn_seconds(drawn: float, median: float, kind: str, spread: float) -> floa
 
 
 class SearchedBodies:
-    """The bodies that a fault's text is searched in: the call's own, then that of the polled batch.
-
-    The second is fetched only if it is needed.
-    """
+    """The bodies that a fault's text is searched in: the call's own, then that of the polled batch."""
 
     def __init__(self, batches: Batches, batch: Batch | None, body: bytes) -> None:
         self._batches = batches

@@ -96,10 +96,7 @@ KNOWN = {error.code: error for error in _TABLE}
 GATEWAYS_OWN = range(2000, 3000)
 """Codes that AI Gateway reports in a form of its own."""
 CODES_WHEN_ACCEPTED = (10013, 5001, 3007, 3046, 7010, 3003, 3030)
-"""Codes of errors that answer a submit although it was carried out.
-
-A fault that names no code draws one of them.
-"""
+"""Codes of errors that answer a submit although it was carried out."""
 STATUS_WHEN_ACCEPTED = {5001: 504, 3046: 502, 3003: 500, 3030: 502}
 """HTTP statuses of such errors, where they are not the code's usual one."""
 

@@ -125,10 +125,7 @@ def usage(prompt: int, completion: int, behaviour: Behaviour) -> dict[str, Any]:
 
 
 def _with_usage(answer: Answer, behaviour: Behaviour) -> bytes:
-    """An answer's result.
-
-    A usage in it has the names that the switches choose, if they choose any.
-    """
+    """An answer's result."""
     chosen = behaviour.usage_names != "prompt" or behaviour.cached_share or behaviour.answer_tokens
     if not chosen or b'"usage":' not in answer.result:
         return answer.result
@@ -177,10 +174,7 @@ def _with_id(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _done(batch: Batch, now: float) -> int:
-    """How many items are finished.
-
-    None before the batch runs, all but one or more until its end.
-    """
+    """How many items are finished."""
     if now >= batch.completes_at:
         return batch.count
     took = min(batch.completes_at - batch.running_at, 60.0)

@@ -42,10 +42,7 @@ class Route(NamedTuple):
 
 
 def route(method: str, path: str) -> Route | ApiError:
-    """The resource that a path names, or the edge's refusal.
-
-    The path is as sent: `@` and `/` must not be encoded.
-    """
+    """The resource that a path names, or the edge's refusal."""
     found = _resource(path)
     if isinstance(found, Route) and method != _METHODS.get(found.resource, method):
         return error(7001, f"{method} not supported for requested URI.")
@@ -101,20 +98,14 @@ class Verdict(NamedTuple):
 
 
 class Windows:
-    """Calls of tokens or models: one moving window for each key.
-
-    Not thread-safe: `WorkersAI` holds its lock around every call.
-    """
+    """Calls of tokens or models: one moving window for each key."""
 
     def __init__(self) -> None:
         self._calls: defaultdict[str, deque[float]] = defaultdict(deque)
         self._blocked_until: dict[str, float] = {}
 
     def take(self, key: str, now: float, limit: int, window: float, block: float = 0.0) -> Verdict:
-        """Count a call, or refuse it.
-
-        With `block`, the first refused call closes the window for that many seconds.
-        """
+        """Count a call, or refuse it."""
         until = self._blocked_until.get(key, 0.0)
         if now < until:
             return Verdict(allowed=False, remaining=0, seconds=until - now)

@@ -131,10 +131,7 @@ KINDS = {
 class Fault(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """A scripted fault: what happens, to which calls, how often.
-
-    A number as `kind` is short for `error` with that code.
-    """
+    """A scripted fault: what happens, to which calls, how often."""
 
     kind: str
     on: Where | None = None
@@ -158,10 +155,7 @@ class Fault(
     marker: str = ""
     """Of the batch kinds: requests whose JSON contains this are struck."""
     share: float = 0.0
-    """Of the batch kinds: this share of the requests is struck.
-
-    The same request always or never.
-    """
+    """Of the batch kinds: this share of the requests is struck."""
     first: int = 0
     """Answers of the batch (or attempts of the request) that are struck; 0: all."""
     factor: int = 10
@@ -217,10 +211,7 @@ def asked(request: object) -> object:
 
 
 def chance(*parts: str | int | bytes) -> float:
-    """A number from 0 to 1, drawn from the parts: the same parts always draw the same.
-
-    So chance does not depend on the order in which calls arrive.
-    """
+    """A number from 0 to 1, drawn from the parts: the same parts always draw the same."""
     digest = blake2b(digest_size=8)
     for part in parts:
         digest.update(part if isinstance(part, bytes) else str(part).encode())
@@ -236,10 +227,7 @@ class _Scripted:
 
 
 class Faults:
-    """The queue of scripted faults.
-
-    Not thread-safe: `WorkersAI` holds its lock around every call.
-    """
+    """The queue of scripted faults."""
 
     def __init__(self) -> None:
         self._queue: list[_Scripted] = []
@@ -257,10 +245,7 @@ class Faults:
         return [entry.fault for entry in self._queue]
 
     def take(self, call: Call, model: str, bodies: Iterable[bytes]) -> list[Fault]:
-        """The faults that strike this call.
-
-        Any number for the batch, at most one for the call itself.
-        """
+        """The faults that strike this call."""
         struck: list[Fault] = []
         for entry in list(self._queue):
             fault = entry.fault

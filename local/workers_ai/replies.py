@@ -38,15 +38,9 @@ class Cut(StrEnum):
     """How a connection ends instead of delivering a whole reply."""
 
     REFUSE = "refuse"
-    """No connection is made.
-
-    Over a real socket, where the request has been read by then, the same as `RESET`.
-    """
+    """No connection is made."""
     RESET = "reset"
-    """The connection is reset before a byte of the reply.
-
-    (or after `cut_after` bytes of its body).
-    """
+    """The connection is reset before a byte of the reply."""
     CLOSE = "close"
     """The connection is closed normally, but too early."""
 
@@ -77,10 +71,7 @@ def page(status: int) -> Reply:
 
 
 def success(result: object, behaviour: Behaviour, status: int = 200, **beside: object) -> Reply:
-    """A reply that holds a result.
-
-    `beside` goes into the envelope next to it, or in place of its members.
-    """
+    """A reply that holds a result."""
     result = [result] if behaviour.result_list else result
     whole = {"result": result, "success": True, "errors": [], "messages": [], **beside}
     body = msgspec.json.encode(whole if behaviour.envelope else result)
@@ -209,10 +200,7 @@ def after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for
 
 
 def _error_when_accepted(reply: Reply, fault: Fault, behaviour: Behaviour) -> ApiError:
-    """The error that answers a submit although it was carried out.
-
-    Without a code, chance and the reply choose it.
-    """
+    """The error that answers a submit although it was carried out."""
     draw = int(chance(fault.kind, behaviour.seed, reply.body) * len(CODES_WHEN_ACCEPTED))
     code = fault.code or CODES_WHEN_ACCEPTED[draw]
     return error(code, fault.message, fault.status or STATUS_WHEN_ACCEPTED.get(code, 0))

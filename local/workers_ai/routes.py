@@ -73,10 +73,7 @@ def _reply(value: object, status: int = 200) -> Reply:
 
 
 class _Gateway:
-    """AI Gateway in front of the API: its token, its cache and its retries.
-
-    Its cache never expires: a client must not depend on how long it lasts.
-    """
+    """AI Gateway in front of the API: its token, its cache and its retries."""
 
     def __init__(self, api: WorkersAI) -> None:
         self._api = api
@@ -107,10 +104,7 @@ class _Gateway:
 
 
 def _attempts(headers: Mapping[str, str], behaviour: Behaviour) -> int:
-    """How often the gateway tries a call that fails.
-
-    The header decides, then the gateway's own settings.
-    """
+    """How often the gateway tries a call that fails."""
     asked = headers.get("cf-aig-max-attempts", "")
     return int(asked) if asked.isdigit() and asked != "0" else behaviour.gateway_attempts
 

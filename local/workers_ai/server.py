@@ -25,10 +25,7 @@ _CHUNK = 262_144
 
 
 class _Connections:
-    """The open connections by their client's address.
-
-    So that the application can break the one it serves.
-    """
+    """The open connections by their client's address."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, int], asyncio.Transport] = {}
@@ -154,10 +151,7 @@ class _Server(uvicorn.Server):
 def server(
     api: WorkersAI, port: int = 0, ready: Callable[[int], None] = lambda _: None
 ) -> uvicorn.Server:
-    """A server on the loopback address; `ready` is called with the port.
-
-    Call its `run`; setting `should_exit` ends it.
-    """
+    """A server on the loopback address; `ready` is called with the port."""
     connections = _Connections()
     config = uvicorn.Config(
         App(api, connections),

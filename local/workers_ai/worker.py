@@ -48,10 +48,7 @@ _decode = msgspec.json.Decoder(_Envelope).decode
 def handle(
     api: WorkersAI, method: str, path: str, headers: Mapping[str, str], body: bytes
 ) -> Reply:
-    """Answer one request whose path begins with one of `PREFIXES`.
-
-    The shared secret is any token the API accepts.
-    """
+    """Answer one request whose path begins with one of `PREFIXES`."""
     given = {name.lower(): value for name, value in headers.items()}
     if given.get("authorization", "").removeprefix("Bearer ") not in api.behaviour.tokens:
         return _failure(error(10000, "The shared secret is wrong."))
@@ -86,10 +83,7 @@ def handle(
 
 
 def _passed_on(reply: Reply) -> Reply:
-    """What the Worker makes of an object or an error.
-
-    A broken connection breaks between the Worker and its caller.
-    """
+    """What the Worker makes of an object or an error."""
     if not reply.status or (reply.cut is not None and reply.cut_after is None):
         return reply
     passed = _translated(reply)

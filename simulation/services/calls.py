@@ -30,10 +30,7 @@ SECONDS = {
 
 
 class Calls:
-    """How calls take place: before its effect a call takes time, and after it.
-
-    A process can die at either moment.
-    """
+    """How calls take place: before its effect a call takes time, and after it."""
 
     def __init__(self, kernel: Kernel, awkward: Awkward) -> None:
         """Use the world's clock and its awkward sides."""
@@ -109,10 +106,7 @@ class Calls:
         self._take(life, operation, 1.0)
 
     def take(self, operation: str, share: float) -> None:
-        """Let a share of a call's time pass.
-
-        The process may be switched away from here, and may die here.
-        """
+        """Let a share of a call's time pass."""
         life = self.kernel.life()
         if life is not None:
             self._take(life, operation, share)

@@ -60,10 +60,7 @@ def _size(wire: Wire) -> int:
 
 
 def may_have(wires: Wire, most: int) -> bool:
-    """Whether values may have more bytes than that: a quick look.
-
-    No value is longer than its JSON.
-    """
+    """Whether values may have more bytes than that: a quick look."""
     return len(msgspec.json.encode(wires)) > most
 
 
@@ -95,15 +92,9 @@ class DynamoDB:
         self.refusals: set[str] = set()
         """Conditions that did not hold: of which write, and which parts of them."""
         self.readers: list[Callable[[Key, Wire | None], None]] = []
-        """Called with the key and the item that a call has read.
-
-        Without an item if its condition did not hold.
-        """
+        """Called with the key and the item that a call has read."""
         self.lookers: list[Callable[[list[Key], bool], None]] = []
-        """Called with the keys of each read of many items, when it reads.
-
-        And with whether it reads all of them.
-        """
+        """Called with the keys of each read of many items, when it reads."""
         self.missed: list[Callable[[Key], None]] = []
         """Called with the key of an item that a call looked for and that does not exist."""
 

@@ -49,10 +49,7 @@ _KEY_CONDITION = re.compile(
 
 
 class NotSimulatedError(BaseException):
-    """Something of AWS was used that the simulation does not have: add it there.
-
-    No code may handle it.
-    """
+    """Something of AWS was used that the simulation does not have: add it there."""
 
 
 @cache
@@ -69,10 +66,7 @@ def key_condition(text: str) -> dict[str, str]:
 
 
 def value_of(wire: Any) -> Any:
-    """A value that compares as DynamoDB compares it.
-
-    Numbers by value, everything else by its wire form.
-    """
+    """A value that compares as DynamoDB compares it."""
     ((kind, value),) = wire.items()
     if kind == "N":
         return float(value)
@@ -334,10 +328,7 @@ _shared: dict[tuple[str, str], Any] = {}
 
 
 def shared(wire: Any, kind: str, value: str) -> Any:
-    """A short value, kept once however many items have it.
-
-    An item would otherwise take several times its bytes.
-    """
+    """A short value, kept once however many items have it."""
     if len(_shared) > MOST_SHARED:
         _shared.clear()
     return _shared.setdefault((kind, value), wire)
@@ -367,10 +358,7 @@ def _projection(text: str) -> list[Path]:
 
 
 def changed(item: Item, text: str, names: Names) -> dict[str, Any]:
-    """The attributes of an item that an update expression names.
-
-    As far as they are there afterwards.
-    """
+    """The attributes of an item that an update expression names."""
     places = [names.get(name, name) for name, _ in _update(text)]
     return {place: item[place] for place in places if place in item}
 

@@ -271,10 +271,7 @@ class S3:
         return self.calls.write("s3.delete_objects", write)
 
     def expire(self, prefix: str, current_days: float | None, noncurrent_days: float) -> None:
-        """Delete what a lifecycle rule deletes.
-
-        Versions of this age, and versions so long after their replacement.
-        """
+        """Delete what a lifecycle rule deletes."""
         now, newer = self.calls.now(), dict[str, Version]()
         for (key, version_id), version in reversed(list(self._versions.items())):
             if not key.startswith(prefix):

@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableIndex:
-    """A global secondary index that has the keys alone, in order of a number.
-
-    `partition_key` is a string.
-    """
+    """A global secondary index that has the keys alone, in order of a number."""
 
     name: str
     partition_key: str
@@ -71,10 +68,7 @@ class Table:
 
 
 def keyed(table: Table) -> Callable[[Mapping[str, Any]], tuple[str, str]]:
-    """How to get the key of a table's item, or a key in wire form, as two strings.
-
-    The second may be empty.
-    """
+    """How to get the key of a table's item, or a key in wire form, as two strings."""
     partition_key, sort_key = table.partition_key, table.sort_key
     if sort_key:
         return lambda item: (item[partition_key]["S"], item[sort_key]["S"])

@@ -18,10 +18,7 @@ _NO_ENTRIES = SortedList()
 
 
 class Index:
-    """The sparse index: by its partition key, in order of its sort key.
-
-    It shows a write only some time later.
-    """
+    """The sparse index: by its partition key, in order of its sort key."""
 
     def __init__(self, table: Table) -> None:
         """Begin empty; the index of a table that has none stays so."""

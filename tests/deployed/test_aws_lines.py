@@ -23,10 +23,7 @@ HOME = aws.Home(aws.ROOT / ".local/test-aws-lines")
 COMMANDS = aws.ROOT / ".local/aws/bin"
 BGE = "@cf/baai/bge-small-en-v1.5"
 BAD = f"{BGE}/reviews/july.jsonl"
-"""A job with a record that fails, and so with a retry file.
-
-Docs/results.md waits for the job of this path.
-"""
+"""A job with a record that fails, and so with a retry file."""
 LOST = "inbox/dead/letter.jsonl"
 SOURCE = "team-exports"
 MACHINE = json.dumps({"StartAt": "end", "States": {"end": {"Type": "Succeed"}}})
@@ -40,10 +37,7 @@ INSTEAD = {
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
-    """Runs a script in a folder with the files that the documents name.
-
-    And with their variables.
-    """
+    """Runs a script in a folder with the files that the documents name."""
     folder = tmp_path_factory.mktemp("reader")
     with running_stack(HOME, "") as running:
         s3, bucket = running.s3, running.bucket

@@ -30,10 +30,7 @@ ANSWERS = {
 
 @pytest.fixture
 def environment():
-    """A local AWS and a local Workers AI without a stack.
-
-    And the settings that lead `make deploy` there.
-    """
+    """A local AWS and a local Workers AI without a stack."""
     aws.down(HOME)
     HOME.logs.mkdir(parents=True, exist_ok=True)
     port = aws.free_port()
@@ -142,10 +139,7 @@ def parameters(environment, region, stack):
 
 
 def test_second_stack_and_one_code_for_role(environment, checkout, tmp_path):
-    """A role that wants a code signs in once for the tool, the SAM CLI and the next command.
-
-    In two regions.
-    """
+    """A role that wants a code signs in once for the tool, the SAM CLI and the next command."""
     asked = []
     answers = {"E-mail address": "", "Create it?": "y", "Delete the stack": "y"}
 

@@ -98,10 +98,7 @@ def stack(operator):
 
 
 def test_deploy_over_jobs_in_flight_loses_nothing(operator, stack):
-    """The local AWS kills running functions, where AWS lets them end.
-
-    Harder than a real deployment.
-    """
+    """The local AWS kills running functions, where AWS lets them end."""
     records = requests(2_000, "flight")
     stack.local("behaviour", "PUT", {"latency": 15.0})
     stack.drop(f"{MODEL}/flight.jsonl", as_lines(records))

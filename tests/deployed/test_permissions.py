@@ -52,10 +52,7 @@ class Deployed:
         return found["PolicyDocument"]
 
     def is_refused(self, document, action, resource):
-        """Whether a user with this policy is refused the action.
-
-        Any other error means that it was allowed.
-        """
+        """Whether a user with this policy is refused the action."""
         self.iam.put_user_policy(
             UserName="user", PolicyName="all", PolicyDocument=json.dumps(document)
         )

@@ -102,10 +102,7 @@ def peak_megabytes(process):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory as Linux shows it")
 def test_large_uploads_take_little_memory(stack, tmp_path):
-    """300 MB by OpenAI's client, then four such files at the same time, sent by curl.
-
-    One is read again.
-    """
+    """300 MB by OpenAI's client, then four such files at the same time, sent by curl."""
     large = tmp_path / "large.jsonl"
     line = json.dumps(requests(EMBEDDINGS, {"model": BGE, "input": "x" * 900})[0]).encode() + b"\n"
     with large.open("wb") as file:

@@ -21,10 +21,7 @@ LOOK_SECONDS = 0.05
 
 
 class Answers:
-    """Notes for each batch how long the API had it.
-
-    From its acceptance to the poll that got its answer.
-    """
+    """Notes for each batch how long the API had it."""
 
     def __init__(self, stack):
         self.seconds, self.over = {}, threading.Event()
@@ -58,10 +55,7 @@ def drop(stack, number):
 
 
 def test_small_drops_take_a_second_of_their_own():
-    """95 of 100, of 1 to 20 records, two at a time.
-
-    Without what the API and the wait for the first poll take.
-    """
+    """95 of 100, of 1 to 20 records, two at a time."""
     with (
         running_stack(aws.Home(ROOT / ".local/test-drops"), "MaxRequestsPerBatch=400") as stack,
         Answers(stack) as api,

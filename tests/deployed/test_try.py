@@ -27,10 +27,7 @@ MODEL = "@cf/baai/bge-small-en-v1.5"
 
 @pytest.fixture
 def elsewhere():
-    """A Workers AI that stands for the real one, with a token of its own.
-
-    Its URL and that token.
-    """
+    """A Workers AI that stands for the real one, with a token of its own."""
     token = f"planted-{secrets.token_hex(16)}"
     ports = []
     serving = server(

@@ -52,10 +52,7 @@ def stack(running, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def frame():
-    """1,200 rows: three batches, of which the cost limit allows one.
-
-    The index of a part is not its places.
-    """
+    """1,200 rows: three batches, of which the cost limit allows one."""
     return pd.DataFrame(records()).rename(columns={"external_reference": "id"})[-1_200:]
 
 
@@ -148,10 +145,7 @@ def test_table_is_searched_in_shell(stack, frame, tmp_path, shell):
 
 
 def test_notebook_shows_one_line_that_changes(running, monkeypatch):
-    """Each cell's outputs as it is saved.
-
-    An interrupted wait leaves the job, which is then waited for again.
-    """
+    """Each cell's outputs as it is saved."""
     monkeypatch.setenv("DROPBATCH_LOCAL", str(HOME.stack_file))
     cells = vendors.run("notebook_runs.py", python=vendors.VENDORS)
 

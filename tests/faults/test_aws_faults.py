@@ -60,10 +60,7 @@ def stack():
 
 
 def finished(stack, path, seconds):
-    """Wait for the job's end.
-
-    The scheduled function runs every few seconds, with the same faults.
-    """
+    """Wait for the job's end."""
     ends = time.monotonic() + seconds
     ticked = time.monotonic()
     while time.monotonic() < ends:

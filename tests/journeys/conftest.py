@@ -33,10 +33,7 @@ def api() -> WorkersAI:
 
 @pytest.fixture
 def way() -> dict[str, str]:
-    """Settings of the transport that reaches the API.
-
-    A module that tests several transports overrides it.
-    """
+    """Settings of the transport that reaches the API."""
     return WAYS["rest"]
 
 

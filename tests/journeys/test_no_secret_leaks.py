@@ -96,10 +96,7 @@ def records(kind: str) -> bytes:
 
 
 def forms(marker: str) -> list[str]:
-    """A marker as it may look in a log, an item or a state.
-
-    Plain, in hexadecimal, in base64 (at three places).
-    """
+    """A marker as it may look in a log, an item or a state."""
     encoded = [
         base64.b64encode(b"x" * shift + marker.encode()).decode()[4:-4] for shift in range(3)
     ]
@@ -107,10 +104,7 @@ def forms(marker: str) -> list[str]:
 
 
 ALONE = ("token", "quota", "throttled")
-"""Kinds that hold every job up.
-
-Each has the world for itself, else the others would be looked after in vain.
-"""
+"""Kinds that hold every job up."""
 
 
 EVERY_DAY = ("token", "good", "refused", "failed-later", "poll-5xx", "item-fails", "reset")

@@ -37,10 +37,7 @@ DONE_BY_AWS = {
 
 @pytest.fixture
 def small_steps(monkeypatch):
-    """What large jobs do, done by small ones.
-
-    Several turns, many due batches, files of several segments.
-    """
+    """What large jobs do, done by small ones."""
     monkeypatch.setattr(functions.submit.read, "TURN_SECONDS", -1.0)
     monkeypatch.setattr(functions.poll.polling, "MAX_OWN_POLLS", 1)
     monkeypatch.setattr(functions.poll.files, "SEGMENT_BYTES", 400)
@@ -65,10 +62,7 @@ def finish_first(world: World) -> None:
 
 
 def refuse_to_note_acceptance(world: World, *, receipts: bool) -> None:
-    """The table takes everything but the news that a batch was accepted.
-
-    S3 takes its receipt or does not.
-    """
+    """The table takes everything but the news that a batch was accepted."""
 
     def before(operation: str, arguments: dict[str, Any]) -> None:
         news = arguments.get("ExpressionAttributeValues", {}).get(":to_state") == {"S": "queued"}

@@ -35,17 +35,11 @@ if TYPE_CHECKING:
 OUTCOMES = ROOT / ".local/mutants.json"
 DOCUMENT = ROOT / ".local/mutants.md"
 TURNS = ((10.0, False), (60.0, True))
-"""Seconds of tests that a defect gets at first, and if it survives them.
-
-And whether they are spread over files.
-"""
+"""Seconds of tests that a defect gets at first, and if it survives them."""
 HANGS_AFTER = 60
 """Seconds after which a test under a defect counts as failed."""
 LINES_BACK = 12
-"""How far back to look for a statement's first line.
-
-A line within the statement is reached when that line is.
-"""
+"""How far back to look for a statement's first line."""
 
 
 class Reach:
@@ -239,10 +233,7 @@ def report(everything: list[Mutant], known: dict[str, str]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run the chosen defects.
-
-    Return 1 if one survives without a reason, or a reason is not needed.
-    """
+    """Run the chosen defects."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "only", nargs="*", help="parts of names of defects; all others are left as they were"

@@ -149,10 +149,7 @@ def load_libraries() -> None:
 
 
 def begin(mutant: Mutant | None, work: Callable[[], int]) -> int:
-    """Start a process that does work with a defect, which ends it with its status.
-
-    Return the process's id.
-    """
+    """Start a process that does work with a defect, which ends it with its status."""
     if process := os.fork():
         return process
     if mutant is not None:

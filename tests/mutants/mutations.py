@@ -138,10 +138,7 @@ class _Module:
                     yield from (one for clause in clauses for one in self._clauses(clause))
 
     def _named(self) -> Iterator[tuple[str, ast.expr, int]]:
-        """What is passed by name, as an argument or in a dict.
-
-        The name, the value, and where the name begins.
-        """
+        """What is passed by name, as an argument or in a dict."""
         for node in self.nodes:
             match node:
                 case ast.keyword(arg=str(name), value=value):
@@ -152,10 +149,7 @@ class _Module:
                             yield key.value, value, self._span(key)[0]
 
     def _clauses(self, node: ast.expr) -> Iterator[Mutation]:
-        """Each clause, made true.
-
-        Its names and values stay in use, because DynamoDB rejects unused ones.
-        """
+        """Each clause, made true."""
         clauses = ast.literal_eval(node).split(" AND ")
         for clause in clauses:
             true = f"({clause} OR attribute_not_exists(never))"
@@ -163,10 +157,7 @@ class _Module:
             yield self._replace(node, repr(new), f"without `{clause}`")
 
     def _expected(self) -> Iterator[ast.Dict]:
-        """The dicts of what an item must have.
-
-        Passed as `expected`, or returned by a function for that.
-        """
+        """The dicts of what an item must have."""
         functions = {node.name: node for node in self.nodes if isinstance(node, ast.FunctionDef)}
         places = {}
         for name, function in functions.items():
@@ -192,10 +183,7 @@ class _Module:
     # ── tables ────────────────────────────────────────────────────────────────────────────────────
 
     def rows(self) -> Iterator[Mutation]:
-        """Each row of a table of enum members changed to another member.
-
-        Each number of a set of numbers dropped.
-        """
+        """Each row of a table of enum members changed to another member."""
         for statement in self.tree.body:
             value = getattr(statement, "value", None)
             if isinstance(value, ast.Dict):
@@ -213,10 +201,7 @@ class _Module:
     # ── control flow ──────────────────────────────────────────────────────────────────────────────
 
     def guards(self) -> Iterator[Mutation]:
-        """Each `if` that only leaves, made never to.
-
-        Each part of a condition with `and` or `or`, left out.
-        """
+        """Each `if` that only leaves, made never to."""
         for node in self.nodes:
             if (
                 isinstance(node, ast.If)
@@ -232,10 +217,7 @@ class _Module:
                         yield self._replace(one, neutral, f"without `{word} {self._text(one)}`")
 
     def bounds(self) -> Iterator[Mutation]:
-        """Each bound shifted.
-
-        `<` for `<=`, without a plus or minus one, without one side of `min` or `max`.
-        """
+        """Each bound shifted."""
         for node in self.nodes:
             match node:
                 case ast.Compare(ops=operators):

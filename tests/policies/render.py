@@ -53,10 +53,7 @@ class _Names(dict[str, str]):
 
 
 def policies() -> dict[str, Any]:
-    """Every policy document by resource.
-
-    Trust policies are left out, which parliament does not know.
-    """
+    """Every policy document by resource."""
     resources = translated()["Resources"]
     names, found = _Names({name: one["Type"] for name, one in resources.items()}), {}
     for title, choices in (

@@ -24,10 +24,7 @@ from tests.simulation.worlds.runs import random_world, run, smallest
 
 
 def replay(seed: int) -> bool:
-    """Run one seed, and show its smallest plan and events if it breaks a law.
-
-    Return whether it does.
-    """
+    """Run one seed, and show its smallest plan and events if it breaks a law."""
     outcome = random_world(seed)
     if not outcome.violations:
         print(*outcome.plan.lines(), "No law was broken.", sep="\n")

@@ -11,10 +11,7 @@ FEWER = 4
 
 
 def examples(count: int) -> settings:
-    """Decorate a property test that tries this many examples.
-
-    Or in the quick profile a quarter of them.
-    """
+    """Decorate a property test that tries this many examples."""
     return settings(
         max_examples=count // FEWER if settings.get_current_profile_name() == QUICK else count
     )

@@ -63,10 +63,7 @@ class Note:
     observed: str
 
     def add(self, other: Note) -> None:
-        """Add another run with the same fault.
-
-        Numbers are summed, each different sentence is kept once.
-        """
+        """Add another run with the same fault."""
         for name in ("injected", "jobs", "records", "lost", "twice", "extra_submits"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("why", "observed"):

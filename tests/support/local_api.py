@@ -16,10 +16,7 @@ TEXTS = [{"text": f"text {index}", "external_reference": f"row-{index}"} for ind
 
 
 class LocalApi:
-    """One local API with a clock that stands still, or one that is there already.
-
-    And a client of it.
-    """
+    """One local API with a clock that stands still, or one that is there already."""
 
     def __init__(self, api: WorkersAI | None = None, **switches: Any) -> None:
         self.now = 1_000_000.0

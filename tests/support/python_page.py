@@ -17,10 +17,7 @@ BLOCKS = 6
 def printed_and_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """Run the page in the current folder, on the stack that boto3 finds.
-
-    What each block printed, and what it shows.
-    """
+    """Run the page in the current folder, on the stack that boto3 finds."""
     names: dict[str, object] = {}
     walk, _, _ = (ROOT / "docs/python.md").read_text("utf-8").partition("## Reference")
     blocks = BLOCK.findall(walk)

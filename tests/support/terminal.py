@@ -39,10 +39,7 @@ def run_alone(
 def run_forked(
     *arguments: object, home: Path | str = "/nowhere", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """As `run_alone`, in a fork of this process, which need not import the command line again.
-
-    A tenth of the time.
-    """
+    """As `run_alone`, in a fork of this process, which need not import the command line again."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # As in `journeys/forks.py`.

@@ -16,10 +16,7 @@ M2M = "@cf/meta/m2m100-1.2b"
 
 
 def only_slowly(*values: object) -> list[Any]:
-    """Parameters that differ from an everyday one only in what unit tests cover.
-
-    How a reply is read, a code's row.
-    """
+    """Parameters that differ from an everyday one only in what unit tests cover."""
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 

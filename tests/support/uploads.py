@@ -137,10 +137,7 @@ blocks_of = st.one_of(st.integers(1, 7), st.integers(8, 4 * LIMIT), st.just(1 <<
 
 
 def plan_of(limits: Sequence[int], form: Any = "jsonl", start: int = 0) -> SplitPlan:
-    """The limits are the records and bytes of a batch and, if batches grow.
-
-    The records of the first ones.
-    """
+    """The limits are the records and bytes of a batch and, if batches grow."""
     first = min(limits[0], limits[2]) if len(limits) > 2 else limits[0]
     return SplitPlan("@cf/a/b", limits[0], limits[1], "account", form, "plain", start, first)
 
@@ -176,10 +173,7 @@ def records_in(one: Any) -> list[tuple[Any, bytes | None]]:
 
 
 def check_law(cuts: Sequence[Any], plan: SplitPlan) -> None:
-    """Check the invariants of every upload and every plan.
-
-    Each batch is filled as far as the limits allow.
-    """
+    """Check the invariants of every upload and every plan."""
     next_id = 0
     for number, one in enumerate(cuts):
         sent = [record for _, record in records_in(one) if record is not None]

@@ -101,10 +101,7 @@ _PROPERTIES: dict[str, dict[str, object]] = {
     },
     "@cf/qwen/qwen3-30b-a3b-fp8": {"planned_deprecation_date": "2027-01-31"},
 }
-"""Besides `async_queue`.
-
-A value is text, an array of prices, or an object of efforts, which once was text too.
-"""
+"""Besides `async_queue`."""
 
 
 def listing(batch_names: frozenset[str]) -> Iterator[dict[str, object]]:

@@ -141,10 +141,7 @@ class WordHashEmbedder:
 
 
 class WordLlamaEmbedder:
-    """Static word vectors of the package `wordllama`, averaged over a text.
-
-    Loaded at first use, from the package alone.
-    """
+    """Static word vectors of the package `wordllama`, averaged over a text."""
 
     name = "wordllama-256"
 
@@ -232,10 +229,7 @@ _WORDLLAMA = WordLlamaEmbedder()
 
 
 def embedder(choice: Literal["auto", "hash", "words", "wordllama"]) -> Embedder:
-    """The embedder of this name.
-
-    `auto` is WordLlama where it can be imported, and hashes of words elsewhere.
-    """
+    """The embedder of this name."""
     if choice == "hash":
         return _HASH
     if choice == "words" or (choice == "auto" and _wordllama() is None):

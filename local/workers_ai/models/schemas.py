@@ -21,10 +21,7 @@ _NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean
 
 
 class SentRequests(NamedTuple):
-    """The requests of a body, what is wrong with them.
-
-    And whether that is reported only after acceptance.
-    """
+    """The requests of a body, what is wrong with them."""
 
     requests: list[Any]
     wrong: ApiError | None = None

@@ -164,10 +164,7 @@ def _shown(request_id: str, behaviour: Behaviour) -> str:
 def foreign(
     batch: Batch, what: str, subscription: str, at: float, behaviour: Behaviour
 ) -> Iterator[bytes]:
-    """The messages of others that come beside an event of a batch.
-
-    So many on average, each of a kind that is drawn.
-    """
+    """The messages of others that come beside an event of a batch."""
     drawn = chance("foreign", behaviour.seed, batch.request_id, what)
     for number in range(int(behaviour.foreign_events + drawn)):
         draw = (behaviour.seed, batch.request_id, what, number)
@@ -192,10 +189,7 @@ _FOREIGN: tuple[Callable[[Callable[[dict[str, Any]], bytes], dict[str, Any]], by
     lambda *_: b"\xff\xfe not JSON \x00",
     lambda *_: b'{"type":"' + b"x" * (_MAX_MESSAGE_BYTES - 11) + b'"}',
 )
-"""Another stack's batch, another source's event, three that lack what an event has.
-
-Two that are none, the largest.
-"""
+"""Another stack's batch, another source's event, three that lack what an event has."""
 
 
 def wrong_names(names: object) -> ApiError | None:

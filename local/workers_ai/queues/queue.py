@@ -135,10 +135,7 @@ class Queue:
         return message if message is not None and now < message.free_at else None
 
     def _expire(self, now: float) -> None:
-        """Delete what is older than the queue keeps it.
-
-        Messages are in the order in which they were stored.
-        """
+        """Delete what is older than the queue keeps it."""
         oldest = now - float(self.settings["message_retention_period"])
         while self._messages:
             message = next(iter(self._messages.values()))

@@ -43,10 +43,7 @@ _PER_PAGE = 20
 
 
 class QueueService:
-    """Queues, their consumers and the subscriptions.
-
-    Not thread-safe: `WorkersAI` holds its lock around every call.
-    """
+    """Queues, their consumers and the subscriptions."""
 
     def __init__(self) -> None:
         self._queues: dict[str, Queue] = {}

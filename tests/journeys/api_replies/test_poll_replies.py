@@ -90,10 +90,7 @@ def test_one_server_error_ends_no_piece(start, api):
 
 @pytest.mark.parametrize("code", [5006, *only_slowly(8007)])
 def test_refusal_of_another_batch_ends_no_running_one(start, api, code):
-    """All records of the second batch are refused one by one.
-
-    Then one poll of the first gets the same code once.
-    """
+    """All records of the second batch are refused one by one."""
     api.switch(latency=1_200.0)
     world = start(MAX_REQUESTS_PER_BATCH=8)
     records = referenced(16)
@@ -112,10 +109,7 @@ def test_refusal_of_another_batch_ends_no_running_one(start, api, code):
 
 
 def test_codes_of_an_outage_and_one_refusal_divide_no_running_batch(start, api):
-    """The API fails for every id for four minutes.
-
-    Then each batch gets the same code once as a client's fault.
-    """
+    """The API fails for every id for four minutes."""
     api.switch(latency=1_200.0)
     world = start(MAX_REQUESTS_PER_BATCH=8)
     api.inject(Fault(kind="5006", status=500, on="poll", times=0))

@@ -33,10 +33,7 @@ ODD_POLLS = [
 
 @pytest.mark.parametrize("fault", ODD_POLLS, ids=named)
 def test_odd_polls_cost_nothing(world, api, fault):
-    """Pages are never an answer, however many come.
-
-    A code for submits is not believed at its first poll.
-    """
+    """Pages are never an answer, however many come."""
     api.inject(Fault(on="poll", times=1 if fault["kind"].isdecimal() else 7, **fault))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
 

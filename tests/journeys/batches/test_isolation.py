@@ -177,10 +177,7 @@ def test_dense_bad_records_are_all_found(start, api):
 @LATER
 @pytest.mark.parametrize("count", [60, pytest.param(8_000, marks=pytest.mark.slow)])
 def test_no_chain_of_invocations_grows_with_depth(start, api, monkeypatch, count, later):
-    """AWS stops a function that a chain of messages leads back to 16 times.
-
-    A tick begins a new chain.
-    """
+    """AWS stops a function that a chain of messages leads back to 16 times."""
     world = start(MAX_REQUESTS_PER_BATCH=count)
     api.inject(*fails_later(*([count - 1] if later else [])))
     led_to: dict[str, Counter[str]] = {}

@@ -11,10 +11,7 @@ from shared.workers_ai import client as workers_ai
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 VECTOR = 4_000
-"""Bytes that the local API's vector of 384 numbers has at least.
-
-And half of what it has at most.
-"""
+"""Bytes that the local API's vector of 384 numbers has at least."""
 
 
 @pytest.fixture
@@ -57,10 +54,7 @@ def test_too_large_answer_fails_its_record(start, api, small_limit, at_once):
 
 
 def test_answer_that_no_reader_follows_fails_its_record(start, api):
-    """It makes the whole reply unreadable, in every poll.
-
-    The batch is divided until its record is alone.
-    """
+    """It makes the whole reply unreadable, in every poll."""
     api.inject(Fault(kind="deep", marker="two", times=0))
     world = start()
     world.upload_records(
@@ -77,10 +71,7 @@ def test_answer_that_no_reader_follows_fails_its_record(start, api):
 
 
 def test_answer_at_once_that_no_reader_follows_is_paid_and_unknown(start, api):
-    """It may have been cut off on its way, and cannot be asked for again.
-
-    `AmbiguousSubmit` says what follows.
-    """
+    """It may have been cut off on its way, and cannot be asked for again."""
     api.inject(Fault(kind="sync_answer", times=0))
     api.inject(Fault(kind="deep", marker="two", times=0))
     world = start(AMBIGUOUS_SUBMIT="fail")

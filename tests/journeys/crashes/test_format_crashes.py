@@ -60,10 +60,7 @@ UPLOADS = {
         {"defaults": '{"target_lang":"es"}', "max-cost": "5", "deadline-hours": "20"},
     ),
 }
-"""Path, lines, model and options of an upload of each format.
-
-One record of each fails, in a batch that is divided.
-"""
+"""Path, lines, model and options of an upload of each format."""
 
 
 def run(name: str, boundaries: Boundaries) -> dict[str, str]:
@@ -125,8 +122,5 @@ def test_nothing_is_lost_at_one_write(name):
 @pytest.mark.parametrize("mode", ["after", "unanswered"])
 @pytest.mark.parametrize("name", UPLOADS)
 def test_nothing_is_lost_at_any_write(name, mode, share):
-    """A death before a write is one after the write before it.
-
-    What a read may meet does not depend on the format.
-    """
+    """A death before a write is one after the write before it."""
     strike_all(name, [(number, mode) for number in recorded(name)[0][share::SHARES]])

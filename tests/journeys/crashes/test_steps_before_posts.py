@@ -12,10 +12,7 @@ from tests.support.journeys.deaths import ASK, SUBMIT, Boundaries, Mode, mortal_
 from tests.support.translations import M2M, greetings
 
 SOON = 13.0
-"""Seconds within which the item is due again.
-
-2, or as long as after a refusal if no token could be read.
-"""
+"""Seconds within which the item is due again."""
 
 
 def run_with(boundaries: Boundaries, queue: str) -> tuple[float, int, int]:

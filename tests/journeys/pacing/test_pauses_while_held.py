@@ -16,10 +16,7 @@ CAUSES = {"outage": "Outage", "token_refused": "TokenRefused"}
 
 @pytest.fixture
 def broken(start, api, monkeypatch):
-    """Begins a pause with one call, then pauses the job or the stack.
-
-    Returns what tells about it.
-    """
+    """Begins a pause with one call, then pauses the job or the stack."""
     real, away, counted = api.handle, [False], []
     monkeypatch.setattr(api, "handle", lambda *call: page(502) if away[0] else real(*call))
     monkeypatch.setattr(

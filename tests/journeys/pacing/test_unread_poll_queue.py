@@ -41,10 +41,7 @@ def states(world):
 
 @pytest.mark.parametrize("calls", [20, 200])
 def test_batches_are_polled_although_event_source_is_disabled(start, api, calls):
-    """At 20 calls a minute, batches of a large job hid those of a small one.
-
-    The large job was polled at no rate.
-    """
+    """At 20 calls a minute, batches of a large job hid those of a small one."""
     world = start(MAX_REQUESTS_PER_BATCH=100, API_CALLS_PER_MINUTE=calls)
     api.switch(latency=300.0)
     world.upload_records("large.jsonl", greetings(2_100), model=M2M)

@@ -251,10 +251,7 @@ def test_message_that_fails_wakes_for_what_it_left(services, world):
 
 @pytest.fixture
 def idle(world, monkeypatch):
-    """An idle stack: its last tick was 10 s ago.
-
-    Messages are delivered while a wake-up waits between two cycles.
-    """
+    """An idle stack: its last tick was 10 s ago."""
     services = functions.poll.handler.services()
 
     def sleep(seconds):

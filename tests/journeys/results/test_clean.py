@@ -21,10 +21,7 @@ GOOD = '{"text":"y","target_lang":"es"}\n'
 
 
 def staged(world, job_id=""):
-    """Names of the staged objects, by version.
-
-    Nothing that is deleted may stay behind as an old version.
-    """
+    """Names of the staged objects, by version."""
     pages = world.s3.get_paginator("list_object_versions").paginate(
         Bucket=BUCKET, Prefix=f"staging/{job_id}"
     )

@@ -35,10 +35,7 @@ def delete(world, prefix, part):
 def test_output_that_is_deleted_before_the_manifest_is_written_is_not_replaced_by_an_empty_one(
     world, monkeypatch, records
 ):
-    """The manifest told of 10,560 bytes.
-
-    Or, if their number was no multiple of 64, no manifest was ever written.
-    """
+    """The manifest told of 10,560 bytes."""
 
     def fail(*_args, **_named):
         raise StorageError("S3 put_object: 503")

@@ -115,10 +115,7 @@ def test_batches_beyond_cost_limit_end_by_sweep(start, api):
 
 
 def test_batches_end_without_byte_of_their_bodies(start):
-    """So 20,000 end in the same time, however large they are.
-
-    Their lines are written as the results are joined.
-    """
+    """So 20,000 end in the same time, however large they are."""
     world = start(MAX_REQUESTS_PER_BATCH=1)
     upload(world, 60, **{"max-cost": "0.00000000001"})
     world.deliver("UploadQueue")

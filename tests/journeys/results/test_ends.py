@@ -28,10 +28,7 @@ HOUR, DAY = 3_600, 86_400
 
 @pytest.fixture(autouse=True)
 def days_pass_quickly(monkeypatch):
-    """A tick looks once, and a job at which nothing changes is seldom told of.
-
-    Neither decides about an end.
-    """
+    """A tick looks once, and a job at which nothing changes is seldom told of."""
     monkeypatch.setattr(functions.poll.tick, "TICK_SECONDS", 0.0)
     monkeypatch.setattr(functions.poll.visit, "MAX_VISIT_SECONDS", 6 * HOUR)
 
@@ -69,10 +66,7 @@ def hours(world, some):
 
 
 def grow_older(world, seconds):
-    """As if everything had been tried for so long already.
-
-    Time in which nobody looks does not count.
-    """
+    """As if everything had been tried for so long already."""
 
     def earlier(moment):
         return {"N": repr(float(moment["N"]) - seconds)} if float(moment["N"]) else moment
@@ -269,10 +263,7 @@ def test_job_outlives_a_week_of_refused_token(start, api, monkeypatch):
 
 
 def test_accepted_batch_outlives_refused_token(world, api):
-    """A batch that was accepted before a token was refused for a week is collected.
-
-    Not sent again.
-    """
+    """A batch that was accepted before a token was refused for a week is collected."""
     api.switch(retention=0)
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver("UploadQueue")

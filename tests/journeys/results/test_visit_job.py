@@ -15,10 +15,7 @@ from tests.support.translations import M2M, greetings
 
 @pytest.fixture
 def small_segments(monkeypatch):
-    """Segments of a few parts each, and copies of any size allowed.
-
-    Which S3 itself wants to be of 5 MiB.
-    """
+    """Segments of a few parts each, and copies of any size allowed."""
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 1_000)
     monkeypatch.setattr(segments, "MIN_COPY_BYTES", 800)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)

@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 
 WRITTEN = Path(__file__).parents[3] / "bench/events.md"
 JOBS, BATCHES, EVERY_SECONDS, SLOW_EVERY_SECONDS = 6, 20, 1_213.0, 7_213.0
-"""Seconds between two drops are no whole minutes.
-
-So that ticks come at other moments of each job.
-"""
+"""Seconds between two drops are no whole minutes."""
 SETTLE_SECONDS = 86_400.0
 SEEDS = (1, 2, 3)
 UNIFORM, AROUND = {"latency_kind": "uniform"}, {"latency_kind": "lognormal", "latency_spread": 0.5}
@@ -58,10 +55,7 @@ WALL_CALLS, WALL_BATCHES, WALL_SECONDS, WALL_WINDOWS = 240, 2_400, 300.0, 3
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a run came to: calls of the model and of Queues for each batch.
-
-    Seconds from ready to collected.
-    """
+    """What a run came to: calls of the model and of Queues for each batch."""
 
     calls: float
     queue_calls: float
@@ -120,10 +114,7 @@ def of_all(runs: Sequence[Figures]) -> Figures:
 def at_the_wall(
     events: Events, batches: int = WALL_BATCHES, windows: int = WALL_WINDOWS
 ) -> list[str]:
-    """Collected batches of one job in each five minutes, and how long they waited.
-
-    A job of many more than calls.
-    """
+    """Collected batches of one job in each five minutes, and how long they waited."""
     behaviour = events.behaviour(Behaviour(embedder="hash").changed(FEW_SECONDS))
     settings = {
         "MAX_REQUESTS_PER_BATCH": 1,

@@ -32,10 +32,7 @@ HANDS = ("delete queue", "worker consumer", "disable", "refuse", "garbage")
 
 @dataclass(frozen=True, slots=True)
 class Hand:
-    """A person does something to the queue in Cloudflare's dashboard (`what` of `HANDS`).
-
-    Or to the stack's events.
-    """
+    """A person does something to the queue in Cloudflare's dashboard (`what` of `HANDS`)."""
 
     at: float
     what: str
@@ -166,10 +163,7 @@ FORMS: Mapping[str, tuple[object, ...]] = {
 
 
 def draw_events(seed: int) -> Events | None:
-    """The events of a seed's world.
-
-    Drawn apart, so that everything else of its plan stays as it was.
-    """
+    """The events of a seed's world."""
     random = Random(f"{seed} events")
     if not ARE_SUPPORTED or random.random() >= SHARE:
         return None

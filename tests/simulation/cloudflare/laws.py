@@ -43,10 +43,7 @@ On average after half of it, 95
 of 100 after all of it; and how many batches are judged.
 """
 STARTS = 3
-"""Processes that may have to start one after the other until then.
-
-Who pulls, who polls, and who polls what is more.
-"""
+"""Processes that may have to start one after the other until then."""
 LEAST_INTERVAL, INTERVAL, LATE_INTERVAL, LATE = 2.0, 15.0, 30.0, 600.0
 """Seconds between two pulls.
 
@@ -72,17 +69,11 @@ class EventLaws:
         self.answered: Counter[str] = Counter()
         """Answers that were collected, by model."""
         self.of_known: set[str] = set()
-        """Ids of batches that were accepted when their model was known.
-
-        And over while calls were not scarce.
-        """
+        """Ids of batches that were accepted when their model was known."""
         self.waits: list[float] = []
         """Seconds from ready to collected, of each batch."""
         self.judged: list[tuple[float, float]] = []
-        """The same of those that were over while calls were not scarce.
-
-        And seconds between two pulls then.
-        """
+        """The same of those that were over while calls were not scarce."""
         self._outstanding: set[Key] = set()
         self._busy_at = self.world.kernel.now
         self._scarce_until = 0.0
@@ -187,10 +178,7 @@ class EventLaws:
 
 
 def _is_polled(batch: Wire) -> bool:
-    """Whether a batch is outstanding, or waits to be divided.
-
-    Its poll is due, too, and costs a pull now and then.
-    """
+    """Whether a batch is outstanding, or waits to be divided."""
     return batch["state"]["S"] in OUTSTANDING or (
         "isolating" in batch and batch["state"]["S"] == "ready"
     )

@@ -18,10 +18,7 @@ OFF = Events(is_on=False)
 
 
 def waits(events, *hands, batches=20):
-    """Mean seconds from ready to collected of three jobs of so many batches each.
-
-    Dropped ten minutes apart.
-    """
+    """Mean seconds from ready to collected of three jobs of so many batches each."""
     drops = [Drop(600.0 * place, f"{place}.jsonl", 2 * batches) for place in range(3)]
     plan = Plan(
         7,

@@ -33,10 +33,7 @@ def test_job_spends_its_limit_and_no_more(model):
 
 @pytest.mark.parametrize("unreadable", [0, 9])
 def test_small_batches_use_most_of_limit(unreadable):
-    """However many lines cannot be sent.
-
-    They cost nothing, and tell nothing of what the others cost.
-    """
+    """However many lines cannot be sent."""
     judge(
         spend(1, KIMI, 300, unreadable=unreadable, MAX_REQUESTS_PER_BATCH=10 * (unreadable + 1)),
         least="0.8",
@@ -63,10 +60,7 @@ def test_no_model_exceeds_limit(model, size):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_limit_holds_whatever_happens(seed):
-    """Deaths before and after each call, messages that come twice, late answers.
-
-    Clocks that differ.
-    """
+    """Deaths before and after each call, messages that come twice, late answers."""
     judge(spend(seed, KIMI, 100, awkward=Awkward.drawn(Random(seed)), MAX_REQUESTS_PER_BATCH=20))
 
 
@@ -89,10 +83,7 @@ def test_first_batch_is_known_before_second_is_sent():
 
 @pytest.mark.parametrize("model", [KIMI, SMALL])
 def test_room_is_used_as_soon_as_an_answer_gives_it(model):
-    """Answers come after two seconds.
-
-    The job is not held up for longer than some of them, one after the other.
-    """
+    """Answers come after two seconds."""
     found = spend(1, model, 1_200, share="0.8", latency=2.0)
 
     judge(found, least="0.6")
@@ -101,10 +92,7 @@ def test_room_is_used_as_soon_as_an_answer_gives_it(model):
 
 @pytest.mark.parametrize("share", ["0.0001", "20"])
 def test_limit_far_from_cost_keeps_nobody_waiting(share):
-    """With one that nothing fits, the job ends at once.
-
-    With one for answers of 10,000 tokens, all is sent at once.
-    """
+    """With one that nothing fits, the job ends at once."""
     found = spend(1, KIMI, 100, share=share)
 
     assert found.codes.count("cost_limit") in {0, 100}

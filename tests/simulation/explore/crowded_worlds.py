@@ -45,10 +45,7 @@ def _cancelled(world: World, name: str, after: float) -> list[Dropped]:
 
 
 def _until_midnight(world: World, before: float) -> None:
-    """Ticks are rare until half an hour before midnight.
-
-    Then time passes until so many seconds before.
-    """
+    """Ticks are rare until half an hour before midnight."""
     world.tick_seconds = HOUR / 2
     world.run(world.began + MIDNIGHT - HOUR - world.kernel.now)
     world.tick_seconds = MINUTE
@@ -59,10 +56,7 @@ def _until_midnight(world: World, before: float) -> None:
 
 
 def full_model(world: World) -> list[Dropped]:
-    """A model that does not answer has as many batches outstanding as it may.
-
-    When files come for it and another.
-    """
+    """A model that does not answer has as many batches outstanding as it may."""
     return _full(world) + _files(world, "c", 4, MODELS[1])
 
 
@@ -79,10 +73,7 @@ def counted(world: World) -> list[Dropped]:
 
 
 def beside_many(world: World) -> list[Dropped]:
-    """Within seconds a model gets more batches outstanding than it may.
-
-    Then a file comes for another one.
-    """
+    """Within seconds a model gets more batches outstanding than it may."""
     dropped = _files(world, "acdefghijk")
     world.run(MINUTE)
     return dropped + _files(world, "b", 1, MODELS[1])
@@ -165,10 +156,7 @@ def lost_after_midnight(world: World) -> list[Dropped]:
 
 
 def lost_when_a_probe_is_due(world: World, kind: str) -> list[Dropped]:
-    """A batch is lost when a pause, or its model's wait, could be probed.
-
-    And no other batch does.
-    """
+    """A batch is lost when a pause, or its model's wait, could be probed."""
     dropped = _files(world, "a")
     world.run(MINUTE)
     world.inject(Fault(kind=kind, on="submit"))
@@ -278,10 +266,7 @@ def fewer_tokens(world: World) -> list[Dropped]:
 
 
 def late_message(world: World) -> list[Dropped]:
-    """A message to poll comes while all calls have to wait.
-
-    And when a probe of the refused token is due.
-    """
+    """A message to poll comes while all calls have to wait."""
     dropped = _files(world, "ab")
     world.run(MINUTE)
     world.inject(
@@ -356,10 +341,7 @@ def swept(world: World) -> list[Dropped]:
 
 
 def of_another_version(world: World) -> list[Dropped]:
-    """Another version of the product has written a job's item.
-
-    Later it is of this version again.
-    """
+    """Another version of the product has written a job's item."""
     dropped = _files(world, "a", 4)
     key = f"JOB#{dropped[0].upload.job_id}", "META"
     world.run(HOUR, lambda: key in world.dynamodb.items)

@@ -48,10 +48,7 @@ MOST_SECONDS = 140.0
 AFTER_SECONDS = 0.003
 """How long after the other's touch the one that was held up goes on."""
 MOST_RACES = 6
-"""Invocations after a write for each of which it is held up.
-
-One for control items, which all of them write.
-"""
+"""Invocations after a write for each of which it is held up."""
 SOON = 25
 """Schedules that are tried at once after one under which a condition did not hold that always held before."""
 SETTLE_SECONDS = 50 * 86_400.0
@@ -220,10 +217,7 @@ class _NoChance(random.Random):
 
 
 class _Touches:
-    """Notes which invocation touches which item.
-
-    And at which call it could have been held up before that.
-    """
+    """Notes which invocation touches which item."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -317,10 +311,7 @@ def _judge_promises(small: SmallWorld, laws: Laws, seconds: float) -> None:
 
 
 def following(ran: Ran, schedule: Schedule) -> Iterator[Schedule]:
-    """The schedules to try after a run.
-
-    Each race the other way round, and each write dying or without an answer.
-    """
+    """The schedules to try after a run."""
     first, before = schedule.last, dict(schedule.held_up)
     held = {place: seconds for place, seconds in before.items() if place != first}
     races = (
@@ -383,10 +374,7 @@ def _races(touches: list[Touch]) -> Iterator[tuple[int, int, float]]:
 
 
 class Exploration:
-    """A world's schedules: those with one thing that happens first, then two, and so on.
-
-    Or some of each in between.
-    """
+    """A world's schedules: those with one thing that happens first, then two, and so on."""
 
     def __init__(self, small: SmallWorld, depth: int, chance: random.Random | None = None) -> None:
         """Nothing has run yet.

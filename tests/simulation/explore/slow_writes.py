@@ -134,10 +134,7 @@ def _unreadable(world: World, word: str, seconds: float) -> None:
 
 
 def submitted_again(seconds: float, world: World) -> list[Dropped]:
-    """A lost batch is submitted again, slowly.
-
-    A second message finds that submits have to wait, and it is polled.
-    """
+    """A lost batch is submitted again, slowly."""
     dropped: list[Dropped] = []
 
     def refuse() -> None:
@@ -187,10 +184,7 @@ def commanded_at_the_end(world: World) -> list[Dropped]:
 
 
 def answers_refused(world: World) -> list[Dropped]:
-    """Polls fail for half an hour.
-
-    That they do is noted slowly, when another invocation has got the answer.
-    """
+    """Polls fail for half an hour."""
     Slow(world, "META", "#wait", seconds=130.0, then=world.api.clear_faults)
     return [drop(world, "a.jsonl", 2, may_fail=True)]
 
@@ -228,10 +222,7 @@ def lease_refused(world: World) -> list[Dropped]:
 
 
 def read_beside(world: World) -> list[Dropped]:
-    """A second message to read an upload comes, and its lease is refused.
-
-    While another invocation reads it.
-    """
+    """A second message to read an upload comes, and its lease is refused."""
     Slow(world, "META", "#plan", seconds=3.0)
     Slow(world, "META", "#lease_until = :to_lease_until, #due_at", fails=True)
     dropped = drop(world, "a.jsonl", 2, may_fail=True)
@@ -250,10 +241,7 @@ def unreadable(world: World, seconds: float, apart: float = 0.0) -> list[Dropped
 
 
 def appended_twice(world: World) -> list[Dropped]:
-    """Hundreds of answers come while an upload is read.
-
-    One visit appends some of them slowly, another one more.
-    """
+    """Hundreds of answers come while an upload is read."""
     Slow(world, "put_item", "BATCH#0000033", seconds=30.0, nth=0)
     Slow(world, "META", "#output", seconds=90.0)
     return [drop(world, "a.jsonl", 340, may_fail=True)]
@@ -273,20 +261,14 @@ def cleaned_twice(world: World) -> list[Dropped]:
 
 
 def refused_while_lifted(world: World) -> list[Dropped]:
-    """A probe ends a pause slowly.
-
-    Meanwhile the token is refused, and what that pauses stays paused.
-    """
+    """A probe ends a pause slowly."""
     refuse = partial(world.inject, Fault(kind="10000", on="poll", status=401))
     Slow(world, "delete_item PAUSE", seconds=10.0, then=refuse)
     return [drop(world, "a.jsonl", 2, may_fail=True)]
 
 
 def take_slowly(world: World) -> list[Dropped]:
-    """A token is taken slowly.
-
-    Meanwhile the bucket is no longer full, and all calls have to wait.
-    """
+    """A token is taken slowly."""
     Slow(world, "update_item RATE SET filled_at", seconds=1.0)
     return [drop(world, f"{name}.jsonl", 1, may_fail=True) for name in "ab"]
 

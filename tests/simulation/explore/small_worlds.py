@@ -143,10 +143,7 @@ def dies_after(world: World, word: str) -> None:
 
 
 def table_fails(world: World, name: str, seconds: float) -> None:
-    """From the first write that sets this attribute on.
-
-    The table refuses all writes of that invocation's kind.
-    """
+    """From the first write that sets this attribute on."""
     real, until = world.dynamodb.update_item, [0.0]
 
     def failing(**given: Any) -> Any:
@@ -426,10 +423,7 @@ def before_the_first_submit(world: World) -> list[Dropped]:
 
 
 def before_another_submit(world: World) -> list[Dropped]:
-    """An operator pauses the stack while a batch is outstanding.
-
-    Of which a record is then to be submitted again.
-    """
+    """An operator pauses the stack while a batch is outstanding."""
     dropped = [drop(world, "a.jsonl", 2, may_fail=True)]
     world.run(1.0)
     world.command("stack", "pause")
@@ -452,10 +446,7 @@ ROUND = Fault(kind="item_fails", first=1)
 SINGLE = (("MAX_REQUESTS_PER_BATCH", 1),)
 
 APART = 2.0
-"""Seconds between two deliveries of a message while a batch waits.
-
-Both find it, but its clock stands still once.
-"""
+"""Seconds between two deliveries of a message while a batch waits."""
 
 PAUSED_WORLDS = (
     SmallWorld("put off twice before the first submit", twice(before_the_first_submit, APART)),
@@ -528,10 +519,7 @@ MOST = {
     "refused record at four calls a minute": (9, 135, 612),
     "stalled model": (99, 6497, 32033),
 }
-"""Of each world undisturbed, a tenth more than today.
-
-Calls of the API, seconds until all is over, calls of AWS.
-"""
+"""Of each world undisturbed, a tenth more than today."""
 SMALL_WORLDS = (
     *(replace(one, most=MOST.get(one.name)) for one in _WORLDS),
     *SLOW_WORLDS,

@@ -52,10 +52,7 @@ def test_polls_that_are_not_counted_go_on_for_weeks(monkeypatch):
 
 
 def seconds_behind_batches_without_a_job():
-    """Seconds that 8 batches take behind 120 due ones whose job is missing.
-
-    Infinite after half an hour.
-    """
+    """Seconds that 8 batches take behind 120 due ones whose job is missing."""
     with world_with(4) as world:
         promises = Promises(Laws(world))
         lost = drop(world, "lost.jsonl", 120)

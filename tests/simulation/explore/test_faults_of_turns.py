@@ -37,10 +37,7 @@ def world_with(calls_per_minute=200, awkward=None, latency=2.0, size=1):
 
 
 def hours_of_alarm(metric):
-    """Hours in which a pause is counted for its alarm after its cause is gone.
-
-    While the user has paused the job.
-    """
+    """Hours in which a pause is counted for its alarm after its cause is gone."""
     counted = Counter()
     with world_with() as world:
         if metric == "Outage":
@@ -71,10 +68,7 @@ def test_pause_that_only_submits_probe_is_counted_for_hours(monkeypatch, metric)
 
 
 def polls_sent():
-    """Messages to poll that wait when 60 large jobs had due polls and visits.
-
-    And nobody received any for a while.
-    """
+    """Messages to poll that wait when 60 large jobs had due polls and visits."""
     with world_with(latency=HOUR) as world:
         for number in range(60):
             drop(world, f"{number}.jsonl", 2)
@@ -112,10 +106,7 @@ def test_visits_in_the_queue_of_polls_shut_them_out(monkeypatch):
 
 
 def seconds_until_read():
-    """Seconds until an upload is read whose first function died, beside 300 open jobs.
-
-    Those of its lease too.
-    """
+    """Seconds until an upload is read whose first function died, beside 300 open jobs."""
     with world_with(latency=6 * HOUR) as world:
         promises = Promises(Laws(world))
         for number in range(300):
@@ -163,10 +154,7 @@ def test_upload_that_waits_among_visits_is_read_late(monkeypatch):
 
 
 def seconds_to_the_end():
-    """Seconds until an upload of 800 batches is read to its end, while their answers come.
-
-    In turns of two seconds.
-    """
+    """Seconds until an upload of 800 batches is read to its end, while their answers come."""
     ended = []
 
     def watch(key, _old, new):
@@ -181,10 +169,7 @@ def seconds_to_the_end():
 
 
 def visit_with_lease(invocation, job):
-    """A visit that shows how far a job is, under a lease of its own.
-
-    And lets others on in ten seconds.
-    """
+    """A visit that shows how far a job is, under a lease of its own."""
     services = invocation.services
     now = services.now()
     if (leased := services.ledger.lease_job(job, now, now + 10)) is not None:
@@ -228,10 +213,7 @@ def test_backlog_without_first_batches_of_their_own_hides_a_job(monkeypatch):
 
 
 def most_outstanding():
-    """Batches of a model without answers that are submitted in six hours at 2 calls a minute.
-
-    For which 15 may be.
-    """
+    """Batches of a model without answers that are submitted in six hours at 2 calls a minute."""
     with world_with(2, Awkward(unprocessed=0.3)) as world:
         world.inject(Fault(kind="stuck", model=MODELS[0], seconds=24 * HOUR, times=0))
         drop(world, "a.jsonl", 60)

@@ -99,10 +99,7 @@ def test_wake_ups_without_their_condition_are_many(monkeypatch):
 
 
 def is_over_soon_after_run():
-    """Whether a job that was paused among its submits, and resumed, is over within an hour.
-
-    Violations.
-    """
+    """Whether a job that was paused among its submits, and resumed, is over within an hour."""
     settings = {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": 20}
     with simulated(1, behaviour=Behaviour(embedder="hash", latency=2.0), **settings) as world:
         laws = Laws(world)
@@ -125,10 +122,7 @@ def test_a_run_that_releases_nothing_leaves_the_job_waiting(monkeypatch):
 
 
 def seconds_beside_a_stalled_model():
-    """Seconds that 8 batches take at 4 calls a minute while 150 of another model get no answer.
-
-    Infinite after 1 h.
-    """
+    """Seconds that 8 batches take at 4 calls a minute while 150 of another model get no answer."""
     settings = {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": 4}
     with simulated(1, behaviour=Behaviour(embedder="hash", latency=2.0), **settings) as world:
         promises = Promises(Laws(world))

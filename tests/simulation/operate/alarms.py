@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 SAMPLE_SECONDS = 60.0
 """How often queues and functions are measured."""
 RAISED_LATE_SECONDS = 3_600.0
-"""An alarm is raised at most this long after its cause begins.
-
-Some wait for an hour before they count.
-"""
+"""An alarm is raised at most this long after its cause begins."""
 LOWERED_LATE_SECONDS = 1_200.0
 """And lowered at most this long after it: one evaluation of up to 15 minutes, and a tick."""
 
@@ -129,10 +126,7 @@ class Alarms:
         self.world.kernel.at(self.world.kernel.now + SAMPLE_SECONDS, self._sample)
 
     def judge(self, laws: Laws, causes: list[Cause]) -> None:
-        """Judge that each alarm was raised in time for each of its causes, not long after it.
-
-        And not without one.
-        """
+        """Judge that each alarm was raised in time for each of its causes, not long after it."""
         for one in self.alarms.values():
             own = [cause for cause in causes if cause.alarm == one.name]
             spans = [

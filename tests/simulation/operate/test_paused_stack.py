@@ -17,10 +17,7 @@ DAILY |= {
     "get_item": 24 * 0.125e-6,
     "head_object": 24 * 0.4e-6,
 }
-"""US dollars a day of one call an hour.
-
-A write is three units with its index, a look at the control items five.
-"""
+"""US dollars a day of one call an hour."""
 MOST_A_DAY = 0.10
 
 

@@ -9,17 +9,11 @@ from tests.simulation.worlds.users import drop
 from tests.simulation.worlds.world import simulated
 
 FIRST_POLL = 5.0
-"""Seconds from a drop until its first poll.
-
-Notification, cold start, submit, and 2 to 2.5 s in whole seconds.
-"""
+"""Seconds from a drop until its first poll."""
 
 
 def seconds_of(seed, sizes, apart):
-    """Seconds from drop to end of jobs of so many records, two a batch.
-
-    The poll function's invocations; violations.
-    """
+    """Seconds from drop to end of jobs of so many records, two a batch."""
     settings = {"MAX_REQUESTS_PER_BATCH": 2, "API_CALLS_PER_MINUTE": 200}
     with simulated(seed, behaviour=Behaviour(embedder="hash", latency=2.0), **settings) as world:
         promises = Promises(Laws(world))

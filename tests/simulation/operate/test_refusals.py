@@ -62,10 +62,7 @@ class RefusalLaws:
 
 
 def played(*refusals, seconds=2 * DAY, seed=1):
-    """A world with two files, one of which S3 refuses to hand out or to delete.
-
-    Its laws, and what became of both.
-    """
+    """A world with two files, one of which S3 refuses to hand out or to delete."""
     with simulated(seed, behaviour=Behaviour(embedder="hash", latency=3.0)) as world:
         laws = RefusalLaws(world, refusals)
         files = [drop(world, name, 3) for name in (DENIED, GOOD)]

@@ -251,10 +251,7 @@ def compare(ours: Any, theirs: Any, calls: int, *, exact: bool) -> Counter[tuple
 
 
 def _outcome(client: Any, operation: str, arguments: dict[str, Any], *, pages: bool) -> Any:
-    """The code of an error, or what was answered, on all pages.
-
-    Without what describes only the transfer.
-    """
+    """The code of an error, or what was answered, on all pages."""
     try:
         answer = getattr(client, operation)(**arguments)
         answers = [answer]

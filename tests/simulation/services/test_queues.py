@@ -77,10 +77,7 @@ class Ours:
         return found
 
     def hides(self, receipt):
-        """Whether a message is in flight.
-
-        Of others AWS refuses to change the visibility, which moto allows.
-        """
+        """Whether a message is in flight."""
         return self.queue.messages[receipt.partition("/")[0]].visible_at > self.kernel.now
 
     def delete(self, receipt):
@@ -109,10 +106,7 @@ def outcome(one, operation, **arguments):
 
 
 def test_queue_answers_as_moto_does(traveller):
-    """What is visible when, how often it was delivered, what becomes a dead letter.
-
-    Which calls are refused.
-    """
+    """What is visible when, how often it was delivered, what becomes a dead letter."""
     kernel, chosen, outcomes, held = Kernel(1, START), random.Random(3), Counter(), {}
     both = Ours(kernel), Theirs()
     for number in range(CALLS):

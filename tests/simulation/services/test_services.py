@@ -125,10 +125,7 @@ def test_versions_are_listed_and_deleted_as_moto_does(moto, calls):
 
 
 def test_objects_are_joined_as_moto_does(moto, calls, monkeypatch):
-    """Too small parts, missing ones, uploads that are over, and a key that exists already.
-
-    A small part is less.
-    """
+    """Too small parts, missing ones, uploads that are over, and a key that exists already."""
     assert s3.MIN_PART_BYTES == moto_s3.S3_UPLOAD_PART_MIN_SIZE
     monkeypatch.setattr(s3, "MIN_PART_BYTES", 1_000)
     monkeypatch.setattr(moto_s3, "S3_UPLOAD_PART_MIN_SIZE", 1_000)

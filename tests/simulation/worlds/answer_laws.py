@@ -81,10 +81,7 @@ def _is_believed(batch: dict[str, Any], now: float) -> bool:
 
 
 def judge_cost(laws: Laws, upload: Upload, manifest: dict[str, Any]) -> None:
-    """Judge that accepted batches for which the API never gave an answer are estimated.
-
-    If the model has a price.
-    """
+    """Judge that accepted batches for which the API never gave an answer are estimated."""
     if (cost := manifest["cost"]) is None:
         return
     unanswered = {

@@ -56,10 +56,7 @@ TIMES = frozenset(
         ),
     }
 )
-"""Attributes that say when an item is looked at, and what was told of it.
-
-Two may set them, and the last one counts.
-"""
+"""Attributes that say when an item is looked at, and what was told of it."""
 ATOMIC = frozenset({"filled_at", "hold_until", "told_at"})
 """What is increased by a write, whatever it is, or written only where it is not there."""
 UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "STACK", "KNOWN", "EVENTS#")
@@ -94,29 +91,20 @@ BROUGHT = ("state", "part", "records")
 MOST_WRITES, WITHIN_SECONDS = 40, 60.0
 """No batch is written more often within so many seconds."""
 WRITES_WHILE_BEHIND = 3
-"""More such writes for each second that a clock is behind.
-
-What it puts off is due at once to all others.
-"""
+"""More such writes for each second that a clock is behind."""
 MAX_HOLD_SECONDS = 900.0
 """Longest wait after a refusal for too many calls, and of a model without capacity."""
 MAX_PROBE_SECONDS = 1_800.0
 """Longest time between a pause's beginning and its probe."""
 REREAD_SECONDS = SECRET_SECONDS + 150.0
-"""After a change of the secret.
-
-For so long a call may be refused with the old token and made again.
-"""
+"""After a change of the secret."""
 MIN_WAIT_SECONDS = 7.0
 """Shortest such wait."""
 DAY = 86_400
 
 
 class ItemLaws:
-    """Judges each write by what its invocation had read.
-
-    And each call by the permit that it had.
-    """
+    """Judges each write by what its invocation had read."""
 
     def __init__(self, laws: Laws) -> None:
         """Watch the table and the calls of a world."""
@@ -132,10 +120,7 @@ class ItemLaws:
         self.interval = -(-60_000 // calls)
         if not self.world.is_through_worker:
             self.interval = max(self.interval, -(-300_000 // (CALLS_IN_FIVE_MINUTES - self.burst)))
-        """The rate budget's two numbers, written once more.
-
-        If the product counts otherwise, laws are broken.
-        """
+        """The rate budget's two numbers, written once more."""
         self.holders: dict[Key, Life] = {}
         """Who holds the lease of each job, and of each batch that is being submitted."""
         self.claimed: dict[Key, Life] = {}
@@ -304,10 +289,7 @@ class ItemLaws:
             times.clear()
 
     def _judge_polled(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
-        """Judge that a batch with an id, whose answer may come.
-
-        Is polled as long as it may not be submitted again.
-        """
+        """Judge that a batch with an id, whose answer may come."""
         law, was = "what has an id is polled while it may not be submitted", old["state"]["S"]
         is_ended = "ending" in new or "isolating" in new
         if is_ended or new["state"]["S"] != "ready":
@@ -321,10 +303,7 @@ class ItemLaws:
                     self.laws.broken(law, f"{key}: {reason}")
 
     def _judge_wait_of(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
-        """Judge that the clock of a batch stands still as long as its job is paused.
-
-        And that its isolation counts.
-        """
+        """Judge that the clock of a batch stands still as long as its job is paused."""
         moved = number(new, "due_at") - number(old, "due_at")
         if number(new, "paused") < 0:
             self.laws.broken(
@@ -387,10 +366,7 @@ class ItemLaws:
                 )
 
     def _waiting(self, life: Life, key: Key) -> Iterator[str]:
-        """Why a batch may not be submitted now.
-
-        As the control items say that an invocation has read.
-        """
+        """Why a batch may not be submitted now."""
         now, seen, probes = (
             self.world.kernel.now,
             self.seen.get(life, {}),
@@ -418,10 +394,7 @@ class ItemLaws:
         return str(job["plan"]["M"]["model"]["S"]) if job else ""
 
     def _judge_call(self, life: Life) -> None:
-        """Judge that an invocation has taken a token for each call.
-
-        A call has two moments, its begin and its end.
-        """
+        """Judge that an invocation has taken a token for each call."""
         moments = self._moments[life] = self._moments.get(life, 0) + 1
         if moments > 2 * self.tokens.get(life, 0):
             self.laws.broken(

@@ -39,10 +39,7 @@ NEXT_STATES = {
     "done": set(),
     "divided": set(),
 }
-"""What may follow a batch's state; a final item never changes again.
-
-Docs/architecture.md draws the same.
-"""
+"""What may follow a batch's state; a final item never changes again."""
 NEXT_JOB_STATES = {
     None: {"splitting"},
     "splitting": {"splitting", "in_progress"},
@@ -53,10 +50,7 @@ NEXT_JOB_STATES = {
     "cancelled": set(),
 }
 MAX_DUE_SECONDS = 8 * 86_400.0
-"""No open item is due later than this.
-
-A held job's batches wait a day at a time, a refused one up to a week.
-"""
+"""No open item is due later than this."""
 CODES = frozenset(
     {
         "account_changed",
@@ -150,10 +144,7 @@ class Laws:
             self.broken("an id is given up by the next submit only", f"{key}: {more:g} more")
 
     def _judge_given_up(self, key: Key, old: Item, new: Item) -> None:
-        """Judge that a poll makes a batch fail only by the API's word for it.
-
-        Or by a code that blames the request.
-        """
+        """Judge that a poll makes a batch fail only by the API's word for it."""
         word: Item = new.get("ending", {})
         is_over = "isolating" in new and "isolating" not in old
         if word and word != old.get("ending"):
@@ -255,10 +246,7 @@ class Ending:
                 )
 
     def _judge_metrics(self) -> None:
-        """Judge that metrics count each record once.
-
-        A process that dies may take its count with it.
-        """
+        """Judge that metrics count each record once."""
         if any(one.deaths for one in self.world.functions.values()):
             return
         counted = sum(self.world.metrics.get(name, 0) for name in ENDED_RECORDS)
@@ -319,10 +307,7 @@ class Ending:
             )
 
     def _judge_uncertain(self, one: Dropped, manifest: dict[str, Any]) -> None:
-        """Judge that a manifest counts each submit that may have been billed.
-
-        Those of batches that were split too.
-        """
+        """Judge that a manifest counts each submit that may have been billed."""
         if manifest["error"]:
             return
         items = [
@@ -381,10 +366,7 @@ class Ending:
                 return
 
     def _judge_bodies(self) -> None:
-        """Judge that each batch was accepted with its own records.
-
-        As far as these are still staged.
-        """
+        """Judge that each batch was accepted with its own records."""
         bodies = {one["request_id"]: one["sha256"] for one in self.world.billed}
         for key, item in self.world.dynamodb.items.items():
             if not key[1].startswith("BATCH#"):
@@ -404,10 +386,7 @@ class Ending:
 
 
 def accepted_again(billed: Iterable[Item]) -> Iterator[str]:
-    """Bodies that were accepted again.
-
-    But for those whose answer came after the deadline of their batch.
-    """
+    """Bodies that were accepted again."""
     deadline = 3_600 * float(os.environ["BATCH_DEADLINE_HOURS"])
     before: dict[str, float] = {}
     for one in billed:

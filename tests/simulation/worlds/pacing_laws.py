@@ -38,10 +38,7 @@ MAY_REPLACE = {
 PROBE = 90.0
 """Seconds that a probe has at least."""
 SAME_WAIT, SLOW = 300.0, 150.0
-"""Seconds after the end of a wait within which the next one continues it.
-
-And how long a write may be under way.
-"""
+"""Seconds after the end of a wait within which the next one continues it."""
 PRECISE = 0.001
 """Times are stored to the microsecond."""
 

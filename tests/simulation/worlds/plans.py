@@ -61,10 +61,7 @@ DOUBTS = (
     Fault(kind="424242", on="poll", status=400, times=8),
     Fault(kind="5007", on="poll", times=8),
 )
-"""Replies that prove nothing.
-
-A submit may have been taken all the same, and the answer to a poll may still come.
-"""
+"""Replies that prove nothing."""
 DOUBTS_SHARE = 0.4
 """Share of the other worlds in which some of them are added."""
 ANSWER_FAULTS = (
@@ -73,10 +70,7 @@ ANSWER_FAULTS = (
     Fault(kind="flood", message="items", factor=1, times=3),
     Fault(kind="flood", message="errors", factor=1, times=3),
 )
-"""Odd answers, drawn apart from the other faults.
-
-A world without one is what it was before these were known.
-"""
+"""Odd answers, drawn apart from the other faults."""
 ANSWER_SHARE = 0.25
 """Share of the worlds with faults that have one of them."""
 ODD_REPLIES = (
@@ -89,10 +83,7 @@ ODD_REPLIES = (
     Fault(kind="placeholder", message="null", share=1.0, first=3, times=0),
     Fault(kind="stuck", seconds=5_400),
 )
-"""Replies that show no answer yet, although it comes.
-
-The last beside a second submit that is refused.
-"""
+"""Replies that show no answer yet, although it comes."""
 ODD_REPLY_SHARE = 0.25
 """Share of the worlds with faults that have one of them."""
 MIXED_REPLIES = (
@@ -249,10 +240,7 @@ def _with_events(plan: Plan, drops: list[Drop]) -> Plan:
 
 
 def _doubts(seed: int) -> list[Fault]:
-    """Some replies that prove nothing.
-
-    Drawn apart, so that everything else of a seed's plan stays as it was.
-    """
+    """Some replies that prove nothing."""
     random = Random(f"doubts {seed}")
     return random.sample(DOUBTS, random.randint(1, 3)) if random.random() < DOUBTS_SHARE else []
 
@@ -303,10 +291,7 @@ def _commands(random: Random, drops: list[Drop]) -> Iterator[Command]:
 
 
 def smaller(plan: Plan) -> Iterator[Plan]:
-    """Plans that lack one thing each.
-
-    An act, a fault, something awkward, half of a file, a setting.
-    """
+    """Plans that lack one thing each."""
     for place in range(len(plan.acts)):
         yield replace(plan, acts=plan.acts[:place] + plan.acts[place + 1 :])
     for place in range(len(plan.faults)):

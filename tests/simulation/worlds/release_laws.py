@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.worlds.judges import Laws
 
 FIRST_SECONDS, DUE_SECONDS = 5.0, 60.0
-"""Seconds after a pause is lifted until the first submit.
-
-And until everything that waited is due.
-"""
+"""Seconds after a pause is lifted until the first submit."""
 RELEASED = "what waited is submitted as soon as a pause is lifted"
 CALM = (
     "death",
@@ -35,10 +32,7 @@ CALM = (
 
 
 class ReleaseLaws:
-    """Judges what follows when a pause of the stack's account is deleted.
-
-    Or an operator's hold ends.
-    """
+    """Judges what follows when a pause of the stack's account is deleted."""
 
     def __init__(self, laws: Laws, burst: int) -> None:
         """Watch the world of these laws; `burst` is the number of calls in a full bucket."""

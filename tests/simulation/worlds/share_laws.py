@@ -23,26 +23,17 @@ if TYPE_CHECKING:
     from tests.simulation.worlds.item_laws import ItemLaws
 
 MINUTES, LEAST = 15, 2
-"""A model may have as many batches outstanding as half of the calls of these minutes.
-
-And always as many as these.
-"""
+"""A model may have as many batches outstanding as half of the calls of these minutes."""
 COUNTED_SECONDS = 15.0
 """Before a tick begins, from when on what was outstanding is remembered: the index may lag."""
 TICK_SECONDS, GAIN_SECONDS, GONE_SECONDS = 60.0, 1.0, 70.0
-"""Seconds between two ticks, before the next one within which nobody is woken.
-
-And after which a tick has not come.
-"""
+"""Seconds between two ticks, before the next one within which nobody is woken."""
 LIFTED_GAIN_SECONDS = 2.0
 """The second of them where somebody has lifted a pause."""
 OVERDUE_SECONDS, MOST_FIRSTS = 60.0, 8
 """Submits of first batches in a row while a poll has been due for so long."""
 MOST_TRIES = 6
-"""Probes of one outage in a row.
-
-After each of which the next one is not later than the one before.
-"""
+"""Probes of one outage in a row."""
 LONGEST_STEP = 300.0
 BEFORE_SECONDS = 10.0
 """By how much a batch may be due before it is written that it is: the decision takes some time."""
@@ -78,10 +69,7 @@ class Outstanding:
         self._changes.append((at, model, more))
 
     def wrong(self, named: set[str], since: float) -> set[str]:
-        """Models that are called full although they never were since then.
-
-        Or are not although they always were.
-        """
+        """Models that are called full although they never were since then."""
         if len(self._changes) == self._changes.maxlen and self._changes[0][0] > since:
             return set()
         least, most, counts = Counter(self.now), Counter(self.now), Counter(self.now)
@@ -123,10 +111,7 @@ class ShareLaws:
         self._tries: dict[str, tuple[str, int]] = {}
         """By pause: its last step, and how many probes in a row had it."""
         self._counted: WeakKeyDictionary[Life, tuple[object, int, int | None]] = WeakKeyDictionary()
-        """What each invocation reads page by page.
-
-        The kind, how many items, and the limit of the last page.
-        """
+        """What each invocation reads page by page."""
         self.world.dynamodb.readers.append(self._read)
         self.world.dynamodb.watchers.append(self._judge)
         query = self.world.dynamodb.query
@@ -198,10 +183,7 @@ class ShareLaws:
             self._judge_clock(key, old, new, now)
 
     def _judge_clock(self, key: Key, old: Wire, new: Wire, now: float) -> None:
-        """Judge that a batch that is put off counts as paused for no longer than it waits.
-
-        And never for less.
-        """
+        """Judge that a batch that is put off counts as paused for no longer than it waits."""
         accepted = [number(one, "at") for one in submissions(new)][-1:]
         since = max([number(new, "ready_at") or number(new, "created_at"), *accepted])
         due, was, paused = (

@@ -46,10 +46,7 @@ def drop(
     referenced: bool = True,
     metadata: dict[str, str] | None = None,
 ) -> Dropped:
-    """Drop a file of `size` records now, `bad` lines of which cannot be read.
-
-    With further metadata.
-    """
+    """Drop a file of `size` records now, `bad` lines of which cannot be read."""
     records: list[dict[str, Any] | None] = [
         record(model, name, number, referenced=referenced) for number in range(size)
     ]

@@ -39,10 +39,7 @@ PERMIT_SECONDS = 1.0
 DISPATCHED = (88.0, 91.0)
 """Seconds by which a batch is put off that is sent to be submitted or polled."""
 PUT_OFF, LOOK_SECONDS = 2.0, 45.0
-"""Longest time between two looks at what waits for the end of a pause: a submit.
-
-A poll or another account's batch.
-"""
+"""Longest time between two looks at what waits for the end of a pause: a submit."""
 
 SENT = "what is sent to be submitted may be submitted"
 DUE = "what waits is due when what stops it ends"
@@ -55,10 +52,7 @@ AGAIN = "what is lost is submitted again as soon as it may be"
 MISSES, MISSED_SECONDS = 5, 60.0
 """There is no answer after so many polls that find none, over so many seconds."""
 UNKNOWN_SECONDS = 900.0
-"""The same for polls that do not know the id.
-
-It is lost if the API knew another one after the first of them.
-"""
+"""The same for polls that do not know the id."""
 PROBED_SECONDS = 90.0
 """How long a tick puts off what waits for the outcome of a probe that it has sent."""
 
@@ -93,10 +87,7 @@ class WaitLaws:
         """Batches that each invocation has claimed to poll them."""
         has_events = os.environ["COMPLETION_EVENTS"] == "yes"
         self.longest_behind = MAX_WAIT + PUT_OFF_FOR if has_events else MAX_BEHIND_SECONDS
-        """Seconds for which a poll waits.
-
-        An earlier batch of its model is pending, or its event will tell of it.
-        """
+        """Seconds for which a poll waits."""
         self.burst = items.burst
         self.bursts = {
             "first": self.burst,
@@ -130,10 +121,7 @@ class WaitLaws:
             self.contested[life] = self.world.clock()
 
     def _recent(self, life: Life) -> list[Look]:
-        """The looks that may have decided what an invocation does now.
-
-        Those before the last of them count too.
-        """
+        """The looks that may have decided what an invocation does now."""
         looks, seconds = (
             self.looks.get(life, deque()),
             RECENT_SECONDS + sum(self.world.calls.held_up.values()),
@@ -169,10 +157,7 @@ class WaitLaws:
                 self.laws.broken(SENT, f"{key}: {name}")
 
     def _names(self, key: Key, job: Wire) -> set[str]:
-        """Sort keys of the control items that may stop a job's submits.
-
-        The stack's pause stops all that ticks send.
-        """
+        """Sort keys of the control items that may stop a job's submits."""
         return {
             "RATE",
             "STACK",
@@ -292,10 +277,7 @@ class WaitLaws:
         return number(control, "held_since") > 0 or number(control, "resumed_at") > 0
 
     def _spans(self, life: Life, job: Wire, look: Look, kind: str) -> Iterator[tuple[float, float]]:
-        """When a batch may be due that is put off, for each reason to do so.
-
-        Earliest and latest.
-        """
+        """When a batch may be due that is put off, for each reason to do so."""
         now, early = self.world.clock(), look.began
         for name in look.items.keys() & self._names(("", ""), job):
             item = look.items[name]
@@ -368,10 +350,7 @@ class WaitLaws:
             self.laws.broken(AGAIN, f"{key}: nothing stops its submit")
 
     def _judge_probe(self, life: Life, key: Key, old: Wire) -> None:
-        """Judge that a call may follow a probe that is claimed.
-
-        It would be lost without a token.
-        """
+        """Judge that a call may follow a probe that is claimed."""
         looks = self._recent(life)
         if not looks:
             return

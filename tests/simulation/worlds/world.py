@@ -55,10 +55,7 @@ START = 1_795_253_407.0
 """Unix seconds at which every world begins: 2026-11-21, 09:30:07 UTC."""
 TICK_SECONDS = 60.0
 LATE_TICK_SECONDS = 600.0
-"""Seconds between ticks when everything is over.
-
-Each is as long as a small job for the simulation.
-"""
+"""Seconds between ticks when everything is over."""
 API_SECONDS = (0.08, 0.4)
 """Shortest and longest usual duration of a call of the API, beside what it takes for a batch."""
 HANDLERS: dict[str, Any] = {
@@ -79,16 +76,10 @@ class Upload:
 
 
 class Reader:
-    """Stands for `attribute_values.read`, and reads a stored item only once.
-
-    Neither it nor what is read changes.
-    """
+    """Stands for `attribute_values.read`, and reads a stored item only once."""
 
     def __init__(self, table: DynamoDB) -> None:
-        """Nothing is read yet.
-
-        What was read is forgotten when its item is overwritten or deleted.
-        """
+        """Nothing is read yet."""
         self._items = table.items
         self._read: dict[int, tuple[Any, type, Any]] = {}
         table.watchers.append(self._forget)
@@ -223,10 +214,7 @@ class World(Account):
         return self.all_over()
 
     def wait_for_late_things(self, seconds: float) -> None:
-        """Let time pass when everything is over.
-
-        Messages may come again, and rare ticks find nothing to do.
-        """
+        """Let time pass when everything is over."""
         self.tick_seconds = LATE_TICK_SECONDS
         self.run(seconds)
 
@@ -302,10 +290,7 @@ def simulated(
     behaviour: Behaviour | None = None,
     **settings: object,
 ) -> Iterator[World]:
-    """A world, installed in place of AWS, the API, threads, time and chance until the context ends.
-
-    It has completion events only if `COMPLETION_EVENTS` is given.
-    """
+    """A world, installed in place of AWS, the API, threads, time and chance until the context ends."""
     with ExitStack() as stack:
         stack.enter_context(
             patch.dict(os.environ, _environment({"COMPLETION_EVENTS": "no"} | settings))

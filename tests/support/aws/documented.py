@@ -38,10 +38,7 @@ def documents() -> list[Path]:
 
 
 def aws_lines() -> list[Lines]:
-    """Every block, and every command in a text, that calls the AWS CLI.
-
-    Without those that set up a shell.
-    """
+    """Every block, and every command in a text, that calls the AWS CLI."""
     found = []
     for path in documents():
         text = path.read_text("utf-8")
@@ -68,10 +65,7 @@ def names() -> str:
 
 
 def _script(block: str) -> str:
-    """The commands of a block.
-
-    All of it, or if it shows what they print, those after `$ ` with their next lines.
-    """
+    """The commands of a block."""
     if not re.search(r"^\$ ", block, re.MULTILINE):
         return block
     kept: list[str] = []

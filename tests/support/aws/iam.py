@@ -103,10 +103,7 @@ class Permissions:
     def call(
         self, service: str, operation: str, arguments: dict[str, Any], make_call: Callable[[], Any]
     ) -> Any:
-        """Make a call if the role allows it.
-
-        S3 reports a missing key only to those who may list.
-        """
+        """Make a call if the role allows it."""
         role = self.role
         if not role:
             return make_call()
@@ -226,10 +223,7 @@ def _needs_of_s3(operation: str, arguments: Mapping[str, Any], account: str) -> 
 
 
 def _listing(bucket: str, prefix: str | None, account: str, action: str = "s3:ListBucket") -> Need:
-    """The need to list a bucket, or to get the error for a missing key.
-
-    For which S3 uses the key as the prefix.
-    """
+    """The need to list a bucket, or to get the error for a missing key."""
     prefixes = (("s3:prefix", prefix),) if prefix is not None else ()
     return Need(action, f"arn:aws:s3:::{bucket}", (("aws:ResourceAccount", account), *prefixes))
 

@@ -29,10 +29,7 @@ _lock = Lock()
 
 
 def stored(name: str = TABLE, region: str = REGION) -> DynamoDB | None:
-    """What takes the place of a table's items.
-
-    None if there is no such table, or it is not like the template's.
-    """
+    """What takes the place of a table's items."""
     table = dynamodb_backends[AWS_ACCOUNT][region].tables.get(name)
     if table is None or [index.name for index in table.global_indexes] != ["due"]:
         return None
@@ -70,10 +67,7 @@ def answer(client: Any, operation: str, arguments: dict[str, Any]) -> dict[str, 
 
 
 def _create_table(client: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Create a table as moto does, without the description of it.
-
-    Which takes moto ten times as long.
-    """
+    """Create a table as moto does, without the description of it."""
     handler = DynamoHandler()
     handler.current_account, handler.region, handler.body = (
         AWS_ACCOUNT,

@@ -102,10 +102,7 @@ def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
 
 
 def _json(client: Any, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """What a service that talks JSON answers.
-
-    None if it rejects the call: over HTTP it does so again, and botocore raises its exception.
-    """
+    """What a service that talks JSON answers."""
     meta, asked = client.meta, json.dumps(arguments, default=datetime.timestamp)
     handler = HANDLERS[meta.service_model.service_name]()
     handler.current_account, handler.region, handler.uri = (

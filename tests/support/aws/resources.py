@@ -35,10 +35,7 @@ WAYS: dict[str, dict[str, str]] = {
 
 
 def client(name: str, config: object = None) -> Any:
-    """A client of one service, created once for all worlds.
-
-    Creating it takes longer than a small job.
-    """
+    """A client of one service, created once for all worlds."""
     return _client(name)
 
 
@@ -61,10 +58,7 @@ class Session:
 
 
 def make_resources() -> dict[str, str]:
-    """Create everything but secrets.
-
-    Return the queues' URLs by logical name, dead-letter queues with `-dead`.
-    """
+    """Create everything but secrets."""
     urls: dict[str, str] = {}
     for name in QUEUES:
         urls |= _make_queue(name)
@@ -131,10 +125,7 @@ def _make_event_queue() -> str:
 
 
 def make_environment(urls: Mapping[str, str], settings: Mapping[str, object]) -> dict[str, str]:
-    """Create the secrets; return the functions' variables.
-
-    The template's defaults, and what a test sets.
-    """
+    """Create the secrets; return the functions' variables."""
     secrets = client("secretsmanager")
     secret = secrets.create_secret(Name="token", SecretString=TOKEN)["ARN"]
     gateway_secret = secrets.create_secret(Name="gateway-token", SecretString=GATEWAY_TOKEN)["ARN"]
@@ -148,10 +139,7 @@ def make_environment(urls: Mapping[str, str], settings: Mapping[str, object]) ->
 
 
 def variables(urls: Mapping[str, str]) -> dict[str, str]:
-    """The functions' variables, but for the secrets.
-
-    These resources, and the template's defaults.
-    """
+    """The functions' variables, but for the secrets."""
     return {
         **default_variables(),
         "BUCKET_NAME": BUCKET,

@@ -54,10 +54,7 @@ _ids = count(1)
 
 @dataclass
 class Doubles:
-    """The API, the queues, the times and the settings for the batch.
-
-    And the calls that each received.
-    """
+    """The API, the queues, the times and the settings for the batch."""
 
     can_wake: bool = False
     batch_deadline_hours: float = 24
@@ -104,10 +101,7 @@ OF_RECORDS = {one.name for one in fields(Records)}
 
 
 class PolledBatch:
-    """The batch and its job, each with its differences from `ledger_items`.
-
-    And the services that poll it at `T`.
-    """
+    """The batch and its job, each with its differences from `ledger_items`."""
 
     def __init__(
         self, dynamodb: DynamoDBClient, job: dict[str, Any] | None = None, **batch: Any

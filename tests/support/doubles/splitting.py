@@ -234,10 +234,7 @@ class Fake:
                 self._call("ended", lambda: None)
 
     def check(self) -> None:
-        """Check what `split` resumes from.
-
-        Each item follows the one before it, and its object has its records.
-        """
+        """Check what `split` resumes from."""
         expected = 0
         for number, (name, batch) in enumerate(sorted(self.batches.items())):
             assert name == f"{number:08d}"

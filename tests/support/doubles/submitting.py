@@ -41,10 +41,7 @@ MODEL_WAITS_SECONDS, RATE_LIMIT_SECONDS = 20.0, 40.0
 
 
 class Submitting:
-    """What `submit_batch` works on.
-
-    A test sets what others answer, and reads what was sent, reported and written.
-    """
+    """What `submit_batch` works on."""
 
     def __init__(self, dynamodb: DynamoDBClient) -> None:
         self.dynamodb, self.clock, self.ends = dynamodb, T, T + 200
@@ -185,8 +182,5 @@ def told(status: int, code: int | None, message: str = "") -> Rejected:
 
 
 def sent(batch: Batch, **changes: Any) -> Batch:
-    """A batch as it is after its submit was settled with no answer.
-
-    What differs from before is given.
-    """
+    """A batch as it is after its submit was settled with no answer."""
     return replace(batch, attempt=batch.attempt + 1, fence=T + 230, claims=0, **changes)

@@ -145,10 +145,7 @@ class Visited:
         return [one["Key"].removeprefix(prefix) for one in found]
 
     def _part(self, number: str, succeeded: int, failed: int) -> Part:
-        """A batch's part: an output line for each record.
-
-        An error line and a retry line for each that failed.
-        """
+        """A batch's part: an output line for each record."""
         key = keys.part(self.job_id, number, 1)
         lines = (succeeded + failed, failed, failed)
         self.store.put(key, LINE * sum(lines))

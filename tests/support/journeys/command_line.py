@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from tests.support.journeys.world import World
 
 LOGS = ('{"level"', '{"_aws"')
-"""How the functions' log lines and metrics begin.
-
-Here the functions share a process with the command.
-"""
+"""How the functions' log lines and metrics begin."""
 
 
 @dataclass

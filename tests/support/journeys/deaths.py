@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Mode = Literal["before", "after", "unanswered"]
-"""Death before the call; death after it.
-
-The call takes effect but its answer is lost, and the code sees an error.
-"""
+"""Death before the call; death after it."""
 
 SUBMIT, ASK, OTHER = "WorkersAI submit", "WorkersAI ask", "WorkersAI other"
 WRITES = frozenset(
@@ -51,10 +48,7 @@ WRITES = frozenset(
         ASK,
     }
 )
-"""Calls that change something outside the process.
-
-The effect of a death depends only on what was written.
-"""
+"""Calls that change something outside the process."""
 
 
 class DiedError(BaseException):
@@ -75,10 +69,7 @@ class Boundaries:
         self.watching = False
         self.forks = Forks()
         self.modes: dict[int, list[Mode]] = {}
-        """Where the run is forked, by number of call.
-
-        There is one child for each mode, which is struck there.
-        """
+        """Where the run is forked, by number of call."""
 
     def strike(self, number: int, mode: Mode) -> None:
         """Strike the call of this number, counted from now."""

@@ -27,17 +27,11 @@ class Forks:
     def __init__(self) -> None:
         self.results: list[Any] = []
         self.failures: list[str] = []
-        """Tracebacks of children that failed.
-
-        Raised at the end, because the running code may catch exceptions.
-        """
+        """Tracebacks of children that failed."""
         self._to_parent: int | None = None
 
     def split(self) -> bool:
-        """Fork: return true in the child, and false in the parent.
-
-        Which waits until the child has ended.
-        """
+        """Fork: return true in the child, and false in the parent."""
         from_child, to_parent = os.pipe()
         with warnings.catch_warnings():
             # From 3.12 on Python warns of forks beside threads. pytest-xdist's threads hold nothing
@@ -91,10 +85,7 @@ class Forks:
 
 
 def _own_files() -> None:
-    """Copy all open files.
-
-    A child must not move its parent's position in them, or write to them.
-    """
+    """Copy all open files."""
     for number in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
         try:
             told = os.fstat(number)

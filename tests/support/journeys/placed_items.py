@@ -54,10 +54,7 @@ def job_of(name: str, model: str = BGE, **more: Any) -> Job:
 
 
 def put_batches(job: Job, count: int, *, state: BatchState, due_in: float) -> None:
-    """Batches of a job as they stand while they wait to be submitted or polled.
-
-    Put where no call is made for it.
-    """
+    """Batches of a job as they stand while they wait to be submitted or polled."""
     now = time.time()
     queued = state is BatchState.QUEUED
     for number in range(count):

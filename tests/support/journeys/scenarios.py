@@ -158,10 +158,7 @@ def check_is_quiet(world: Mortal) -> None:
 
 
 def check_bill(world: World, api: WorkersAI) -> None:
-    """Check that the ledger's submits are those that the API accepted.
-
-    Except those whose outcome nobody can know.
-    """
+    """Check that the ledger's submits are those that the API accepted."""
     batches = [item for item in world.items() if item["sk"]["S"].startswith("BATCH#")]
     told = [one["request_id"]["S"] for item in batches for one in submissions(item)]
     uncertain = sum(int(number(item, "unknowable")) for item in batches)
@@ -189,10 +186,7 @@ def check_bill(world: World, api: WorkersAI) -> None:
 
 
 def check_sums(manifest: dict[str, Any], batches: list[dict[str, Any]]) -> None:
-    """Check that the manifest's sums have the submits of all batches.
-
-    Also of those that were divided.
-    """
+    """Check that the manifest's sums have the submits of all batches."""
     assert manifest["unknowable_submits"] == sum(
         int(number(item, "unknowable")) for item in batches
     )

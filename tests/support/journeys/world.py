@@ -92,10 +92,7 @@ class World:
     permissions: Permissions
     ticks: int = 0
     wakes: bool = False
-    """Whether functions may plan wake-ups.
-
-    If not, ticks wait for what is due, as at the end of a chain of messages.
-    """
+    """Whether functions may plan wake-ups."""
     refused: list[dict[str, Any]] = field(default_factory=list)
 
     # ── a user ────────────────────────────────────────────────────────────────────────────────────
@@ -230,10 +227,7 @@ class World:
         return delivered
 
     def _with_versions(self, body: str) -> str:
-        """Add versions, found by ETag: S3's notifications have them if the bucket is versioned.
-
-        Moto's do not.
-        """
+        """Add versions, found by ETag: S3's notifications have them if the bucket is versioned."""
         message = json.loads(body) if body.startswith("{") and '"Records"' in body else {}
         if not message or self.s3.get_bucket_versioning(Bucket=BUCKET).get("Status") != "Enabled":
             return body
@@ -310,10 +304,7 @@ class World:
         return bool(jobs) and all(job["state"]["S"] in FINAL_JOB_STATES for job in jobs)
 
     def open_items(self) -> list[dict[str, Any]]:
-        """The jobs and batches that are not over.
-
-        Those of which more is due than the deletion of what they staged.
-        """
+        """The jobs and batches that are not over."""
         return [
             item
             for item in self.items()
@@ -327,10 +318,7 @@ class World:
 
 
 def _visible(queue: str) -> bool:
-    """Whether a queue has a message to deliver.
-
-    Read from moto, because most queues are empty most of the time.
-    """
+    """Whether a queue has a message to deliver."""
     return bool(sqs_backends[AWS_ACCOUNT][REGION].queues[queue].messages)
 
 
@@ -419,10 +407,7 @@ def _judge_calls(permissions: Permissions, monkeypatch: Any) -> None:
 
 
 def _install_services(transport: httpx.BaseTransport, traveller: Any, monkeypatch: Any) -> None:
-    """Give both handlers services that share clients, call the API by `transport`.
-
-    And wait by moving the clock.
-    """
+    """Give both handlers services that share clients, call the API by `transport`."""
     monkeypatch.setattr(composition, "http_client", lambda: http_client(transport))
     monkeypatch.setattr(boto3.session, "Session", Session)
     composition.services.cache_clear()
