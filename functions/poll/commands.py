@@ -87,8 +87,6 @@ METRIC_OF_REASON = {
 }
 """The metric that counts the ticks of a pause."""
 OUTAGE_SECONDS = 600.0  # After which an outage raises the alarm that others raise at once
-
-
 SOON_SECONDS = 600.0  # In which a batch is due that may be submitted; a held one is not
 MAX_PROBES_EXAMINED = 20  # Batches of which one has to be of the stack's account
 
@@ -148,7 +146,6 @@ class _Watched:
         """Whether one of the next batches is of the stack's account: others make no call."""
         services = self.services
         dues = services.ledger.due(work, self.now + SOON_SECONDS, MAX_PROBES_EXAMINED)[0]
-        jobs = (
-            readable_job(services, job_id) for job_id in dict.fromkeys(due.job_id for due in dues)
-        )
+        job_ids = dict.fromkeys(due.job_id for due in dues)
+        jobs = (readable_job(services, job_id) for job_id in job_ids)
         return any(job is not None and is_of_account(services, job) for job in jobs)

@@ -72,10 +72,7 @@ def contained(services: Services, due: DueEntry, step: Callable[[], T]) -> T | N
 
 
 def set_aside(services: Services, due: DueEntry) -> None:
-    """Count a claim of an item that cannot be processed, so that it is due later.
-
-    After the last one, end it.
-    """
+    """Count a claim of an item that cannot be processed: it is due later, or ends."""
     if due.due_at is None:
         return  # A message named it; the index makes it due.
     try:
@@ -84,9 +81,9 @@ def set_aside(services: Services, due: DueEntry) -> None:
         if claims > MAX_CLAIMS:
             if services.ledger.retire(due, now):
                 logger.error("item given up", job_id=due.job_id, number=due.number)
-        elif services.ledger.set_aside(
-            due, claims, now + claim_seconds(claims - 1, SET_ASIDE_SECONDS)
-        ):
+            return
+        until = now + claim_seconds(claims - 1, SET_ASIDE_SECONDS)
+        if services.ledger.set_aside(due, claims, until):
             report_stuck(claims, due.job_id, due.number)
     except Exception:  # noqa: BLE001 - the table itself fails: the item is due in the next cycle
         logger.exception("item not set aside", job_id=due.job_id, number=due.number)
@@ -122,11 +119,8 @@ def load(services: Services, dues: Iterable[DueEntry], until: float = 0.0) -> li
             return None
         return DueItem(due, job, batch)
 
-    return [
-        found
-        for found in in_parallel(lambda due: contained(services, due, lambda: look(due)), dues)
-        if found
-    ]
+    found = each_contained(services, [(due, due) for due in dues], look)
+    return [one for one in found if one]
 
 
 def readable_job(services: Services, job_id: str) -> Job | None:

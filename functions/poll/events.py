@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from functions.poll.due import in_parallel
 from shared.errors import StorageError, UnreadableItemError
-from shared.events.expect import NEW_FOR, REFUSED_NEW_PULL, REFUSED_PULL, pull_interval
 from shared.events.messages import Event, Message, bare_id, event_in
 from shared.events.queues_api import BATCH_SIZE, QueuesApi, QueuesRefusedError
 from shared.events.state import OVERDUE, EventsState, Owner
-from shared.events.subscribe import Events
+from shared.events.subscribe import NEW_FOR, REFUSED_NEW_PULL, REFUSED_PULL, Events, pull_interval
 from shared.ledger import DueEntry
 from shared.models import BatchState
 from shared.observability import count_broken_law, logger
@@ -43,10 +42,7 @@ def pull_events(services: Services, *, is_outstanding: bool, is_scarce: bool = F
     """Pull if it is time; the batches that are told of are due now.
 
     While calls are scarce, that is in the first seconds of each ten: pulls count against the limit
-    of the token, and who exceeds that may call nothing for minutes.
-
-    Once nothing is outstanding, there are two more pulls, so that events of answers that a poll
-    found show that they come.
+    of the token. Once nothing is outstanding, two more show that events of the last answers come.
     """
     events, now = services.events, services.now()
     if events is None:
@@ -139,9 +135,8 @@ class _Pull:
             logger.exception("batch not readable", job_id=owner.job_id, number=owner.number)
             count_broken_law()
         except StorageError as error:
-            logger.warning(
-                "event not followed", job_id=owner.job_id, number=owner.number, reason=str(error)
-            )
+            why, number = str(error), owner.number
+            logger.warning("event not followed", job_id=owner.job_id, number=number, reason=why)
             return False
         return True
 
@@ -151,9 +146,8 @@ class _Pull:
         if batch is None:
             return
         request_id = batch.submission.request_id if batch.submission else ""
-        is_outstanding = (
-            batch.state is BatchState.QUEUED and bare_id(request_id) == event.request_id
-        )
+        is_its = bare_id(request_id) == event.request_id
+        is_outstanding = is_its and batch.state is BatchState.QUEUED
         if is_outstanding or (batch.completed_at or 0.0) > now - FRESH_SECONDS:
             self.events.item.note_told(self.state, owner.model, now)
         told = ledger.tell_over(batch, now) if is_outstanding else None

@@ -16,7 +16,7 @@ from functions.poll.divide import give_up, isolate
 from functions.poll.doubts import LATE, Poll, answered_at, end, submit_again
 from shared import keys
 from shared.errors import ObjectNotFoundError, StorageError
-from shared.events.expect import note_answer, pending_until
+from shared.events.subscribe import note_answer, pending_until
 from shared.models import (
     CANCELLED_ACCEPTED,
     PAST_DEADLINE,

@@ -11,7 +11,7 @@ from functions.poll.due import DueItem, contained, each_contained, load, postpon
 from functions.poll.poll import COLLECT_SECONDS, POLL_BEGUN_SECONDS, needs_call, poll_batch
 from functions.poll.visit import visit_job
 from shared.aws.queues import PollMessage
-from shared.events.expect import waits_for_event
+from shared.events.subscribe import waits_for_event
 from shared.ledger import DueEntry
 from shared.models import Batch, BatchState, DueKind, Wait
 from shared.observability import logger

@@ -25,8 +25,7 @@ import msgspec
 from shared import keys
 from shared.aws.queues import VisitMessage
 from shared.errors import ObjectNotFoundError, StorageError
-from shared.events.expect import expect_events
-from shared.events.subscribe import subscribe
+from shared.events.subscribe import expect_events, subscribe
 from shared.keys import attach_api_message
 from shared.models import (
     Batch,

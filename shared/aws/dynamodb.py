@@ -149,6 +149,27 @@ class Table:
         self.on_write(answer["Attributes"], {*changes, *removed})
         return read(answer["Attributes"], kind)
 
+    def change_if(
+        self,
+        key: dict[str, Any],
+        update: str,
+        condition: str = "",
+        values: Mapping[str, object] | None = None,
+        names: Sequence[str] = (),
+    ) -> bool:
+        """Change an item by expressions, with the values and names in them; whether it held."""
+        given: dict[str, Any] = {"ConditionExpression": condition} if condition else {}
+        if values:
+            wired = {f":{name}": attribute(value) for name, value in values.items()}
+            given["ExpressionAttributeValues"] = wired
+        if names:
+            given["ExpressionAttributeNames"] = {f"#{name}": name for name in names}
+        try:
+            self.call("update_item", Key=key, UpdateExpression=update, **given)
+        except ConditionFailedError:
+            return False
+        return True
+
     def call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
         """Call an operation on this table; raises `ConditionFailedError` or `StorageError`."""
         return call_dynamodb(self.client, operation, TableName=self.table, **arguments)

@@ -24,14 +24,8 @@ from shared.workers_ai.results import TooManyItemsError, decode_member
 BATCH_SIZE, MAX_DELIVERIES, VISIBLE_AGAIN_MS, KEPT_FOR = 100, 100, 30_000, 3_600
 """Messages of one pull; deliveries of one, after which it is deleted; milliseconds until one
 that is not acknowledged is delivered again; and seconds that the queue keeps a message."""
-CONSUMER = {
-    "type": "http_pull",
-    "settings": {
-        "batch_size": BATCH_SIZE,
-        "max_retries": MAX_DELIVERIES,
-        "visibility_timeout_ms": VISIBLE_AGAIN_MS,
-    },
-}
+_PULLS = {"batch_size": BATCH_SIZE, "visibility_timeout_ms": VISIBLE_AGAIN_MS}
+CONSUMER = {"type": "http_pull", "settings": {**_PULLS, "max_retries": MAX_DELIVERIES}}
 QUEUE_SETTINGS = {"message_retention_period": KEPT_FOR}
 EVENTS = ("batch.succeeded", "batch.failed")
 SUBSCRIPTIONS = "/event_subscriptions/subscriptions"
@@ -128,8 +122,7 @@ class QueuesApi:
 
     def pull(self, queue_id: str) -> list[Message]:
         """Take up to `BATCH_SIZE` messages, which nobody else gets for `VISIBLE_AGAIN_MS`."""
-        body = {"visibility_timeout_ms": VISIBLE_AGAIN_MS, "batch_size": BATCH_SIZE}
-        content = self._fetch("POST", f"/queues/{queue_id}/messages/pull", body, MAX_PULLED_BYTES)
+        content = self._fetch("POST", f"/queues/{queue_id}/messages/pull", _PULLS, MAX_PULLED_BYTES)
         try:
             return messages_in(content, MAX_MESSAGES)
         except TooManyItemsError as error:

@@ -151,17 +151,16 @@ class EventsItem(Table):
         gone = [short for short, name in names.items() if changes[name] is None]
         kept = {short: f":v{short[2:]}" for short in names if short not in gone}
         wired = {value: attribute(changes[names[short]]) for short, value in kept.items()}
-        removal = f" REMOVE {', '.join(gone)}" if gone else ""
+        wired |= {f":{name}": attribute(value) for name, value in values.items()}
+        update = "SET " + ", ".join(f"{short} = {value}" for short, value in kept.items())
+        update += f" REMOVE {', '.join(gone)}" if gone else ""
         try:
             self.call(
                 "update_item",
                 Key=self.key,
-                UpdateExpression="SET "
-                + ", ".join(f"{short} = {value}" for short, value in kept.items())
-                + removal,
+                UpdateExpression=update,
                 ExpressionAttributeNames=names,
-                ExpressionAttributeValues=wired
-                | {f":{name}": attribute(value) for name, value in values.items()},
+                ExpressionAttributeValues=wired,
                 **({"ConditionExpression": condition} if condition else {}),
             )
         except ConditionFailedError:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dropbatch.core.names import FINAL_JOB_STATES, JobState
 from shared.aws.attribute_values import attribute
-from shared.aws.dynamodb import ConditionFailedError, Table
+from shared.aws.dynamodb import Table
 from shared.models import BatchState, DueKind
 
 LIFE_SECONDS = 90 * 86_400  # That an item is kept after its end; a job's is its tombstone
@@ -104,50 +104,27 @@ class DueItems(Table):
         Only two short numbers are replaced, so that this works for an item that is as large as
         DynamoDB allows.
         """
-        return self._change_raw(
-            due,
-            "SET due_at = :due_at, claims = :claims",
-            {":due_at": attribute(int(due_at)), ":claims": attribute(claims)},
-        )
+        values = {"due_at": int(due_at), "claims": claims}
+        return self._change_raw(due, "SET due_at = :due_at, claims = :claims", values)
 
     def retire(self, due: DueEntry, now: float) -> bool:
         """End an item that could not be read or written for days; its other attributes stay."""
         state = BatchState.DONE if due.number else JobState.FAILED
-        return self._change_raw(
-            due,
-            "SET #state = :state, completed_at = :now, #ttl = :ttl "
-            "REMOVE due_at, #work, lease_until",
-            {
-                ":state": attribute(state.value),
-                ":now": attribute(int(now)),
-                ":ttl": attribute(int(now) + LIFE_SECONDS),
-            },
-            {"#state": "state", "#ttl": "ttl", "#work": "work"},
-        )
+        settings = "SET #state = :state, completed_at = :now, #ttl = :ttl"
+        update = f"{settings} REMOVE due_at, #work, lease_until"
+        values = {"state": state.value, "now": int(now), "ttl": int(now) + LIFE_SECONDS}
+        return self._change_raw(due, update, values, ("state", "ttl", "work"))
 
     def forget_cleanup(self, due: DueEntry) -> bool:
         """Leave the staged objects of a job that cannot be read to the bucket's lifecycle rule."""
-        return self._change_raw(due, "REMOVE due_at, #work", {}, {"#work": "work"})
+        return self._change_raw(due, "REMOVE due_at, #work", {}, ["work"])
 
     def _change_raw(
-        self,
-        due: DueEntry,
-        update: str,
-        values: dict[str, Any],
-        names: dict[str, str] | None = None,
+        self, due: DueEntry, update: str, values: Mapping[str, object], names: Sequence[str] = ()
     ) -> bool:
-        try:
-            self.call(
-                "update_item",
-                Key=due.key,
-                UpdateExpression=update,
-                ConditionExpression="due_at = :seen",
-                ExpressionAttributeValues={**values, ":seen": attribute(due.due_at)},
-                **({"ExpressionAttributeNames": names} if names else {}),
-            )
-        except ConditionFailedError:
-            return False  # it was worked on meanwhile
-        return True
+        """Change an item of any kind; False if it was worked on meanwhile."""
+        seen = {**values, "seen": due.due_at}
+        return self.change_if(due.key, update, "due_at = :seen", seen, names)
 
 
 def _of_kind(work: DueKind) -> dict[str, Any]:

@@ -67,21 +67,16 @@ class Jobs(Table):
 
     def lease_job(self, job: Job, now: float, until: float) -> Job | None:
         """Lease a job until `until`, if it is not leased and still in the state that was read."""
-        return self._change_job(
-            job.job_id,
-            {"state": job.state, "lease_until": AtMost("<=", now)},
-            {"lease_until": until, "due_at": until, "claims": job.claims + 1},
-        )
+        free = {"state": job.state, "lease_until": AtMost("<=", now)}
+        leased = {"lease_until": until, "due_at": until, "claims": job.claims + 1}
+        return self._change_job(job.job_id, free, leased)
 
     def release_job(
         self, job: Job, due_at: float, work: DueKind = DueKind.JOB, **updates: object
     ) -> Job | None:
         """Release a leased job, with updates; `work` says whether its next visit moves it on."""
-        return self._change_job(
-            job.job_id,
-            {"state": job.state, "lease_until": job.lease_until},
-            {"lease_until": 0.0, "due_at": due_at, "work": work, "claims": 0, **updates},
-        )
+        released = {"lease_until": 0.0, "due_at": due_at, "work": work, "claims": 0}
+        return self.update_leased_job(job, {**released, **updates})
 
     def retry_job(self, job: Job, due_at: float, claims: int) -> Job | None:
         """Release a leased job whose visit or turn failed, unless somebody else has it."""
@@ -95,10 +90,8 @@ class Jobs(Table):
 
     def pin_plan(self, job: Job) -> Job | None:
         """Pin what was detected about the upload and is known of its model, under the lease."""
-        changes = {"plan": job.plan, "work": DueKind.JOB}
-        return self._change_job(
-            job.job_id, {"state": JobState.SPLITTING, "lease_until": job.lease_until}, changes
-        )
+        expected = {"state": JobState.SPLITTING, "lease_until": job.lease_until}
+        return self._change_job(job.job_id, expected, {"plan": job.plan, "work": DueKind.JOB})
 
     def end_split(
         self,
@@ -140,9 +133,8 @@ class Jobs(Table):
         """Store the result of users' commands, if nothing else changed it since it was read."""
         seen = SameMembers(job.control, ("version", "cancelled"))
         due = {} if due_at is None else {"due_at": due_at, "work": DueKind.JOB}
-        return self._change_job(
-            job.job_id, {"state": job.state, "control": seen}, {"control": control, **due}
-        )
+        expected = {"state": job.state, "control": seen}
+        return self._change_job(job.job_id, expected, {"control": control, **due})
 
     def note_wait(self, job_id: str, wait: Wait | None) -> Job | None:
         """Note what an open job waits for, for its next status; None: for nothing any more."""
@@ -154,9 +146,8 @@ class Jobs(Table):
 
     def update_leased_job(self, job: Job, changes: Mapping[str, object]) -> Job | None:
         """Change a leased job."""
-        return self._change_job(
-            job.job_id, {"state": job.state, "lease_until": job.lease_until}, dict(changes)
-        )
+        expected = {"state": job.state, "lease_until": job.lease_until}
+        return self._change_job(job.job_id, expected, changes)
 
     def bring_visit_forward(self, job: Job, due_at: float) -> Job | None:
         """Make a job due earlier, unless somebody works on it: a batch of it will be final."""
@@ -179,9 +170,8 @@ class Jobs(Table):
         if job.state is not JobState.SPLITTING:
             return self.update_leased_job(job, changes)
         seen = SameMembers(job.output, ("mark",))
-        return self._change_job(
-            job.job_id, {"state": JobState.SPLITTING, "output": seen}, dict(changes)
-        )
+        expected = {"state": JobState.SPLITTING, "output": seen}
+        return self._change_job(job.job_id, expected, changes)
 
     def end_job(self, job: Job, state: JobState, now: float, clean_at: float | None) -> Job | None:
         """`finalizing` to `completed`, `failed` or `cancelled`; staged objects go at `clean_at`."""

@@ -213,11 +213,8 @@ class Breaker(Table):
         """Read the control items together, consistently; an empty model is none."""
         sks = ["PAUSE", "RATE", "RATE#OUTSTANDING", "STACK", *([pause_sk(model)] if model else [])]
         keys = [control_key(sk) for sk in sks]
-        answer = call_dynamodb(
-            self.client,
-            "batch_get_item",
-            RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}},
-        )
+        wanted = {self.table: {"Keys": keys, "ConsistentRead": True}}
+        answer = call_dynamodb(self.client, "batch_get_item", RequestItems=wanted)
         found = {item["sk"]["S"]: item for item in answer["Responses"].get(self.table, [])}
         if answer.get("UnprocessedKeys"):
             found = {sk: item for sk in sks if (item := self.get(control_key(sk)))}
@@ -271,15 +268,9 @@ class Breaker(Table):
         if in_force and not is_probed and (same or in_force.reason not in rule.replaces):
             return in_force
         step = min(2 * same.step, rule.longest_step) if same else rule.first_step
-        new = Pause(
-            reason,
-            secrets.token_hex(8),
-            same.since if same else now,
-            now + step,
-            step,
-            _next_midnight(now) if reason in UNPAID else None,
-            code,
-        )
+        since = same.since if same else now
+        until = _next_midnight(now) if reason in UNPAID else None
+        new = Pause(reason, secrets.token_hex(8), since, now + step, step, until, code)
         if old is None:
             self._put(pause_sk(model), new, "attribute_not_exists(pk)")
         else:
@@ -291,8 +282,7 @@ class Breaker(Table):
     def pass_submit(self, controls: Controls, model: str, now: float) -> Permit | Wait:
         """A permit for a submit as far as pauses are concerned; it may be a probe.
 
-        A pause is not probed while the model waits, or the other way round: the probe would be
-        lost.
+        While one of both waits, the other is not probed: its probe would be lost.
         """
         if controls.stack.held_since:
             return stack_held()
@@ -386,7 +376,7 @@ class Known(Table):
         if pending and 0 <= now - self._noted_at < PENDING_EVERY_SECONDS:
             return
         try:
-            self._set("answered_at", {"N": repr(now)})
+            self.change_if(KEY, "SET answered_at = :at", values={"at": now})
         except StorageError as error:
             logger.warning("known reply not noted", reason=str(error))
         else:
@@ -403,16 +393,7 @@ class Known(Table):
         Return whether the one noted before is another with the same reply, and when it was noted.
         """
         before = (self.get(KEY) or {}).get("failed", {}).get("M", {})
-        noted = {"kind": {"S": kind}, "id": {"S": request_id}, "at": {"N": repr(now)}}
-        self._set("failed", {"M": noted})
-        is_other = before.get("kind") == noted["kind"] and before.get("id") != noted["id"]
+        noted = {"kind": kind, "id": request_id, "at": now}
+        self.change_if(KEY, "SET #failed = :noted", values={"noted": noted}, names=["failed"])
+        is_other = before.get("kind") == {"S": kind} and before.get("id") != {"S": request_id}
         return is_other, float(before.get("at", {}).get("N", "0"))
-
-    def _set(self, name: str, wire: dict[str, Any]) -> None:
-        self.call(
-            "update_item",
-            Key=KEY,
-            UpdateExpression=f"SET #{name} = :{name}",
-            ExpressionAttributeNames={f"#{name}": name},
-            ExpressionAttributeValues={f":{name}": wire},
-        )

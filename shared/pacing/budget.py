@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -175,25 +174,16 @@ class Budget(Breaker):
         bursts = self.burst, self.submit_burst, self.poll_burst
         first, submits, polls = (max(self._free(rate, burst, now), 0) for burst in bursts)
         taken_until = ((rate.filled_at - (burst - 1) * self.interval) / 1_000 for burst in bursts)
-        free = Free(
-            first,
-            submits,
-            polls,
-            polls_paused=pause is not None and RULES[pause.reason].stops_polls,
-            next_token=min((until for until in taken_until if until > now), default=0.0),
-        )
+        stops_polls = pause is not None and RULES[pause.reason].stops_polls
+        next_token = min((until for until in taken_until if until > now), default=0.0)
+        free = Free(first, submits, polls, polls_paused=stops_polls, next_token=next_token)
         if controls.stack.held_since:
             return replace(free, first=0, submits=0, paused=True, look_at=math.inf)
         if pause is None:
             return free
         probes = 1 if now >= pause.next_probe else 0
-        return replace(
-            free,
-            first=min(first, probes),
-            submits=min(submits, probes),
-            paused=True,
-            look_at=pause.probed_at(now),
-        )
+        first, submits, look_at = min(first, probes), min(submits, probes), pause.probed_at(now)
+        return replace(free, first=first, submits=submits, paused=True, look_at=look_at)
 
     def polls_wait_for_first(self, now: float) -> bool:
         """Whether polls leave this interval to first batches, which have no share of their own."""
@@ -269,14 +259,9 @@ class Budget(Breaker):
         until = now + min(seconds or RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS)
         rate = self.controls().rate
         since = rate.held_since if rate.hold_until > now - SAME_RATE_LIMIT_SECONDS else now
-        with suppress(ConditionFailedError):  # Then a longer wait is in force.
-            self.call(
-                "update_item",
-                Key=control_key("RATE"),
-                UpdateExpression="SET hold_until = :until, held_since = :since",
-                ConditionExpression="attribute_not_exists(hold_until) OR hold_until < :until",
-                ExpressionAttributeValues={":until": attribute(until), ":since": attribute(since)},
-            )
+        update = "SET hold_until = :until, held_since = :since"
+        is_longest = "attribute_not_exists(hold_until) OR hold_until < :until"
+        self.change_if(control_key("RATE"), update, is_longest, {"until": until, "since": since})
         return until
 
     def full_models(self, outstanding: Mapping[str, int], total: int) -> list[str]:
@@ -301,11 +286,6 @@ class Budget(Breaker):
     ) -> None:
         """Store how many batches are outstanding, and which models may submit no more."""
         full = {"full_models": {"SS": sorted(full_models)}} if full_models else {}
-        told = {
-            "count": count,
-            "ticked_at": ticked_at,
-            "watched_from": ticked_at,
-            "watched_until": until,
-        }
-        item = {name: attribute(value) for name, value in told.items()}
+        looks = {"ticked_at": ticked_at, "watched_from": ticked_at, "watched_until": until}
+        item = {name: attribute(value) for name, value in {"count": count, **looks}.items()}
         self.call("put_item", Item={**control_key("RATE#OUTSTANDING"), **item, **full})

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shared.aws.attribute_values import attribute, plain
+from shared.aws.attribute_values import plain
 from shared.aws.dynamodb import Table
 from shared.errors import StorageError
 from shared.observability import logger
@@ -118,15 +118,9 @@ class Cadence(Table):
         written: dict[str, object] = {f"b{slot}": (stored_age(after), stored_age(by), int(now))}
         if answer_tokens:
             written[f"a{slot % KEPT_LENGTHS}"] = answer_tokens
+        update = "SET " + ", ".join(f"{name} = :{name}" for name in written)
         try:
-            self.call(
-                "update_item",
-                Key=_key(model),
-                UpdateExpression="SET " + ", ".join(f"{name} = :{name}" for name in written),
-                ExpressionAttributeValues={
-                    f":{name}": attribute(value) for name, value in written.items()
-                },
-            )
+            self.change_if(_key(model), update, values=written)
         except StorageError as error:
             logger.warning("completion time not remembered", reason=str(error))
 

@@ -85,19 +85,15 @@ def waits_for_submit(batch: Batch) -> bool:
 
 def with_room(before: Job, after: Job, batches: Iterable[Batch]) -> list[Batch]:
     """The batches that wait and have room now, but had none before a visit's write."""
-    return [
-        one
-        for one in filter(waits_for_submit, batches)
-        if allows_batch(after, one) and not allows_batch(before, one)
-    ]
+    allowed = [one for one in batches if waits_for_submit(one) and allows_batch(after, one)]
+    return [one for one in allowed if not allows_batch(before, one)]
 
 
 def _final_and_unfinished(ledger: Ledger, job: Job) -> tuple[JobTotals, list[Batch]]:
     """The sums of all final batches, and the first others, as far as one measurement reads."""
     sums, unfinished = job.sums, list[Batch]()
-    batches = ledger.batches(
-        job.job_id, after=job.output.mark, page_size=PAGE_BATCHES, unreadable=[]
-    )
+    mark, size = job.output.mark, PAGE_BATCHES
+    batches = ledger.batches(job.job_id, after=mark, page_size=size, unreadable=[])
     for seen, batch in enumerate(batches, 1):
         if batch.state in {BatchState.DONE, BatchState.DIVIDED}:
             sums = counted(sums, batch)
@@ -177,20 +173,15 @@ def unmetered(batch: Batch) -> Unmetered:
     collected = min(accepted, int(has_reply))
     is_reported = batch.part is not None and batch.part.usage.is_reported
     without_tokens = accepted - (collected if is_reported else 0)
-    return Unmetered(
-        without_tokens * batch.records.body_size,
-        without_tokens * batch.records.sendable,
-        accepted - collected,
-    )
+    size, records = batch.records.body_size, batch.records.sendable
+    return Unmetered(without_tokens * size, without_tokens * records, accepted - collected)
 
 
 def cost_so_far(model: Model, sums: JobTotals) -> Cost | None:
     """What reported tokens cost, and accepted work without; None for a model without a price."""
     usage = sums.usage
-    tokens = Tokens(
-        usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0
-    )
-    cost = cost_of(model, tokens)
+    counts = (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+    cost = cost_of(model, Tokens(*(one or 0 for one in counts)))
     if cost and sums.unmetered_size:
         return cost.plus(estimate_cost(model, sums.unmetered_size, sums.unmetered_records))
     return cost

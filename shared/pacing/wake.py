@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from shared.aws.attribute_values import attribute
-from shared.aws.dynamodb import ConditionFailedError, Table
+from shared.aws.dynamodb import Table
 from shared.aws.queues import WakeMessage
 from shared.errors import StorageError
 from shared.models import DueKind
@@ -108,36 +107,20 @@ class Wakes(Table):
         """Plan a wake-up, unless somebody will look soon after that time anyway; see `wake`."""
         at = max(at, now)
         planned = math.floor(at)  # Who is woken early waits; who is woken late is late.
-        nobody_looks = (
-            "attribute_not_exists(watched_from) OR watched_from > :at OR watched_until < :at"
-        )
-        no_tick_comes = (
-            "(attribute_not_exists(ticked_at) OR ticked_at < :gone OR ticked_at > :before)"
-        )
-        values = {
-            ":at": at,
-            ":from": planned,
-            ":until": planned + LOOKED_FOR,
-            ":gone": now - TICK_EVERY - TICK_LATE,
-            ":before": at - TICK_EVERY + MIN_GAIN,
-        }
-        if instead_of is not None:
-            nobody_looks += " OR watched_from = :own"
-            values[":own"] = instead_of
-        condition = no_tick_comes if at_once else f"{no_tick_comes} AND ({nobody_looks})"
-        try:
-            self.call(
-                "update_item",
-                Key=_KEY,
-                UpdateExpression="SET watched_from = :from, watched_until = :until",
-                ConditionExpression=condition,
-                ExpressionAttributeValues={
-                    name: attribute(value) for name, value in values.items()
-                },
+        values = {"from": planned, "until": planned + LOOKED_FOR}
+        condition = "(attribute_not_exists(ticked_at) OR ticked_at < :gone OR ticked_at > :before)"
+        values |= {"gone": now - TICK_EVERY - TICK_LATE, "before": at - TICK_EVERY + MIN_GAIN}
+        if not at_once:
+            nobody = (
+                "attribute_not_exists(watched_from) OR watched_from > :at OR watched_until < :at"
             )
-        except ConditionFailedError:
-            return None
-        return planned
+            values["at"] = at
+            if instead_of is not None:
+                nobody += " OR watched_from = :own"
+                values["own"] = instead_of
+            condition += f" AND ({nobody})"
+        update = "SET watched_from = :from, watched_until = :until"
+        return planned if self.change_if(_KEY, update, condition, values) else None
 
     def begin(self, planned: int, now: float) -> float | None:
         """Until when a wake-up looks, Unix seconds; None if another has taken its place."""
@@ -150,12 +133,5 @@ class Wakes(Table):
 
     def end(self, watched_from: float, now: float) -> None:
         """Note that whoever has looked since `watched_from` looks no longer."""
-        values = {":now": attribute(now), ":from": attribute(watched_from)}
-        with suppress(ConditionFailedError):  # Somebody has taken its place.
-            self.call(
-                "update_item",
-                Key=_KEY,
-                UpdateExpression="SET watched_until = :now",
-                ConditionExpression="watched_from = :from",
-                ExpressionAttributeValues=values,
-            )
+        values = {"now": now, "from": watched_from}  # Unless somebody has taken its place.
+        self.change_if(_KEY, "SET watched_until = :now", "watched_from = :from", values)

@@ -9,7 +9,7 @@ from collections import Counter
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from shared.events.expect import MOST_NET
+from shared.events.subscribe import MOST_NET
 from tests.support.aws.wire_items import number, submissions
 
 if TYPE_CHECKING:

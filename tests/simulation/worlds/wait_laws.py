@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from dropbatch.core.names import CONTROL_PK
-from shared.events.expect import PUT_OFF_FOR
+from shared.events.subscribe import PUT_OFF_FOR
 from shared.pacing.cadence import MAX_WAIT
 from tests.support.aws.wire_items import number
 
