@@ -29,7 +29,6 @@ class Following:
     """What to do with jobs, besides waiting for them.
 
     Attributes:
-        strict: whether failed records are a failure.
         folder: where to download the results; None: nowhere.
         many: whether each job has its own folder in it, and the end is one table.
         go_on: what to do after an interruption, for a message; empty for the usual.

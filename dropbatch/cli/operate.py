@@ -27,12 +27,9 @@ Told = Iterator[tuple[Level, str]]
 # ── models ────────────────────────────────────────────────────────────────────────────────────────
 
 
-NO_REFRESH = "The list of models is shipped; one that is not listed works with the option task."
-
-
 @click.command()
 @click.option("--all", "all_", is_flag=True, help="Also list models that do not take batches.")
-@gone("--refresh", NO_REFRESH, is_flag=True)
+@gone("--refresh", "The list is shipped; other models work with the option task.", is_flag=True)
 @as_json
 def models(*, all_: bool) -> None:
     """List models: task, prices per million tokens, tokens of the context window."""
@@ -81,7 +78,6 @@ def _price(dollars: Decimal | None) -> str:
 
 # ── serve ─────────────────────────────────────────────────────────────────────────────────────────
 
-LOOPBACK = "127.0.0.1"
 KEY, MODEL = "DROPBATCH_API_KEY", "DROPBATCH_MODEL"
 
 
@@ -123,7 +119,7 @@ def serve(context: Context, *, port: int, host: str | None, model: str | None) -
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("dropbatch.serve").setLevel(logging.INFO)
     server = make_server(context.stack, key, model or "")
-    with listen(host or LOOPBACK, port) as listening:
+    with listen(host or "127.0.0.1", port) as listening:
         click.echo(base_url(listening))
         server.run(sockets=[listening])
 

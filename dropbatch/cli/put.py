@@ -39,7 +39,6 @@ from dropbatch.client.submit import Submission, find_existing, prepare
 from dropbatch.client.threads import at_once
 from dropbatch.client.upload import PART_BYTES, Uploaded, abort_under_way
 from dropbatch.client.validate import validate as check
-from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.names import upload_path
 from dropbatch.core.options import GONE
 from dropbatch.errors import Error, Interrupted, NotFound, UploadRefused, UsageError
@@ -47,10 +46,6 @@ from dropbatch.errors import Error, Interrupted, NotFound, UploadRefused, UsageE
 FILES_AT_ONCE = 8
 MIN_BAR_BYTES = 8 << 20
 """Smaller uploads have no bar."""
-
-
-def _formats(_context: click.Context, _option: click.Parameter, begun: str) -> list[str]:
-    return [name for name in FORMATS if name.startswith(begun)]
 
 
 _UPLOAD_OPTIONS = (
@@ -74,7 +69,6 @@ _UPLOAD_OPTIONS = (
         "format_",
         multiple=True,
         metavar="NAME",
-        shell_complete=_formats,
         help="Such as csv. Detected if not given.",
     ),
     click.option(
@@ -246,7 +240,6 @@ class Sending:
         existing_since: leave out what the bucket holds since then; None: send everything.
         resumes: what sends the rest after an interruption, for a message.
         refused: why files are left out.
-        odd: what is odd of files that are sent, each once.
     """
 
     stack: Stack
@@ -307,10 +300,7 @@ class Sending:
         raise SystemExit(worst(*map(exit_of, errors)))
 
     def send(self, submissions: Sequence[Submission]) -> list[Job]:
-        """Send the files; print each one's job; return the jobs in the files' order.
-
-        If one fails, the others that are under way end, and no more is sent.
-        """
+        """Send the files, print each one's job, return all; after one fails, no more is sent."""
         since = self.existing_since
         there = {} if since is None else find_existing(self.stack, submissions, since)
         jobs: dict[str, Job] = {}

@@ -47,10 +47,7 @@ def check_beginning(
         path: under `inbox/`.
         metadata: of the upload, as `metadata_of` returned it.
         folder_options: content of the nearest `_options.json`.
-        default_model: the stack's; None if it is not known: then the upload may name no model.
-
-    Returns:
-        What is odd: the model, or records that cannot be sent.
+        default_model: None if it is not known: then the upload may name no model.
     """
     key = names.INBOX + path
     limits = StackLimits(default_model=default_model or "")

@@ -48,7 +48,6 @@ class Progress:
     """Shows one or more jobs.
 
     Attributes:
-        out: where to write.
         notebook: replaces what a notebook's cell shows; then nothing is written.
         on_terminal: whether lines may be rewritten.
         plain_seconds: elsewhere, seconds between two lines of a job whose state stays the same.
@@ -141,13 +140,7 @@ def describe(
 ) -> list[str]:
     """Describe a job in a line, and what it waits for below it.
 
-    Args:
-        name: of the job.
-        status: content of its status.json.
-        width: columns of the terminal, at which lines wrap; None: no limit.
-        elapsed: seconds to show.
-        now: monotonic time.
-        first: when it was first shown; None: no rate.
+    `width`: columns at which lines wrap; `first`: when it was first shown, from which the rate is.
     """
     state = printable(str(status.get("state", "?")))
     parts = [printable(name), f"{state:<11}", *_bar(status), *_records(status)]

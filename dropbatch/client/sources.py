@@ -49,7 +49,6 @@ class Source:
         options: that follow from what it is.
         stored: where it lies in S3: then it is copied, and the stream is only for the check.
         etag: of an object in S3 that has no version.
-        metadata: its own, if it lies in S3.
         notes: what of it is not sent.
         digest: the ETag of an object in S3.
     """

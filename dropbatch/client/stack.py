@@ -35,7 +35,6 @@ class Stack:
 
     Attributes:
         client: creates a client of a service.
-        is_local: whether `make up` runs it on this machine.
         default_model: of uploads that name none; None if it is not known.
         source_bucket: the bucket whose objects are uploads too; empty if there is none.
         source_prefix: how their keys begin.

@@ -49,7 +49,6 @@ class Submission:
 
     Attributes:
         metadata: of the upload, without its digest.
-        size: in bytes; None if it is not known.
         template: the option, if it is given: which columns of a table are needed.
         in_place: whether it lies in the stack's source bucket and is read there.
         existed: whether it had its job already when it was sent.

@@ -46,8 +46,6 @@ class Uploaded:
     """One version of an upload.
 
     Attributes:
-        key: `inbox/` and the path.
-        etag: without quotes.
         metadata: its options, and what it is a retry of.
         bucket: the source bucket, if it lies there; empty for the stack's.
         object_key: its key there.
@@ -288,10 +286,7 @@ _UNDER_WAY: dict[str, tuple[Any, dict[str, str]]] = {}
 
 
 def abort_under_way(*ids: str) -> None:
-    """Abort uploads in parts: those with these ids, or all that this program has begun.
-
-    Waits half a second at most.
-    """
+    """Abort uploads in parts: those with these ids, or all that this program has begun."""
     chosen = [one for id_ in ids or tuple(_UNDER_WAY) if (one := _UNDER_WAY.pop(id_, None))]
     threads = [Thread(target=_abort, args=one, daemon=True) for one in chosen]
     for thread in threads:

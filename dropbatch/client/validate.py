@@ -58,7 +58,6 @@ class Found:
         batches: those with a record that can be sent.
         output_tokens: the most that the requests may use.
         long: requests whose text probably does not fit the model's context window.
-        long_first: the first of them, for a message.
     """
 
     records: int = 0

@@ -33,7 +33,7 @@ def put_jobs(s3, count):
             "format": "native",
             "error": None,
             "counts": COUNTS,
-            "cost": {"amount": "0.00001"},
+            "cost": {"amount": "0.00001", "estimated": False},
             "source": {"bucket": BUCKET, "key": names.INBOX + path, "version": "v"},
             "files": [
                 {
