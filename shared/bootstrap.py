@@ -58,11 +58,8 @@ class Waits(NamedTuple):
     def longest(self) -> float:
         """Seconds after which a call without an answer fails; botocore waits 1, 2, 4 … between."""
         between = float((1 << self.tries - 1) - 1)
-        return (
-            self.tries * (self.connect + self.read)
-            + between
-            + sum(map(longest_jittered, BUSY_WAITS))
-        )
+        waits = sum(map(longest_jittered, BUSY_WAITS))
+        return self.tries * (self.connect + self.read) + between + waits
 
     def after_busy(
         self, response: tuple[Any, dict[str, Any]] | None, attempts: int, **_: object
@@ -72,9 +69,8 @@ class Waits(NamedTuple):
         if response is None or not 0 <= further < len(BUSY_WAITS):
             return None
         http, parsed = response
-        is_busy = (
-            http.status_code >= SERVER_ERROR or parsed.get("Error", {}).get("Code") in THROTTLED
-        )
+        code = parsed.get("Error", {}).get("Code")
+        is_busy = http.status_code >= SERVER_ERROR or code in THROTTLED
         return jittered(BUSY_WAITS[further]) if is_busy else None
 
 
@@ -184,12 +180,9 @@ def _secret_reader(
             return str(provider.get(arn, max_age=SECRET_SECONDS, force_fetch=fresh)).strip()
         except GetParameterError as error:
             cause = error.__context__  # botocore's own error.
-            if (
-                isinstance(cause, ClientError)
-                and (code := cause.response["Error"]["Code"]) in NO_SECRET
-            ):
-                # The calls wait as they do with a refused token. A new stack's secret has no value
-                # yet.
+            code = cause.response["Error"]["Code"] if isinstance(cause, ClientError) else ""
+            if code in NO_SECRET:
+                # Calls wait as with a refused token. A new stack's secret has no value yet.
                 logger.warning("no token can be read", code=code)
                 return ""
             raise StorageError(f"Secrets Manager: {error}") from error

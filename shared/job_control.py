@@ -36,23 +36,17 @@ def read_command(services: Services, key: str, known: str = "") -> Command | Non
     """A control object's command; None if it is gone, known, or refused: it delays no job."""
     try:
         info = services.store.head(key)
-    except RefusedError as refusal:
+        if info is None:
+            return None
+        version = f"{info.version} {info.etag}"  # Without versioning every version is `null`.
+        if version == known:
+            return None
+        body = services.store.get(key) if info.size <= MAX_COMMAND_BYTES else b""
+    except ObjectNotFoundError:
+        return None
+    except RefusedError as refusal:  # Not noted: it is carried out once it can be read.
         logger.warning("command not read", key=key, reason=str(refusal))
         return None
-    if info is None:
-        return None
-    version = f"{info.version} {info.etag}"  # Without versioning every version is `null`.
-    if version == known:
-        return None
-    body = b""
-    if info.size <= MAX_COMMAND_BYTES:
-        try:
-            body = services.store.get(key)
-        except ObjectNotFoundError:
-            return None
-        except RefusedError as refusal:  # Not noted: it is carried out once it can be read.
-            logger.warning("command not read", key=key, reason=str(refusal))
-            return None
     word = " ".join(body.decode(errors="replace").lower().split())
     return Command(word, version)
 

@@ -34,16 +34,12 @@ class PendingBatches:
         """The same with one more batch, if it is pending."""
         if batch.state is not BatchState.QUEUED:
             return self
-        oldest = min(
-            (at for at in (self.oldest_at, batch.accepted_at) if at is not None), default=None
-        )
+        known = (at for at in (self.oldest_at, batch.accepted_at) if at is not None)
+        oldest = min(known, default=None)
         running = batch.pending is not None and batch.pending.status == "running"
-        return replace(
-            self,
-            queued=self.queued + (not running),
-            running=self.running + running,
-            oldest_at=oldest,
-        )
+        if running:
+            return replace(self, running=self.running + 1, oldest_at=oldest)
+        return replace(self, queued=self.queued + 1, oldest_at=oldest)
 
     def for_status(self) -> dict[str, Any]:
         """The member `pending`: with a time, not an age, that stays while nothing happens."""
@@ -62,7 +58,9 @@ def build_status(
     pending: PendingBatches | None = None,
 ) -> dict[str, Any]:
     """The status as users read it, without its time; without counts, those its last status told."""
-    splitting = job.state is JobState.SPLITTING
+    splitting = None
+    if job.state is JobState.SPLITTING:
+        splitting = {"bytes_read": job.reading.bytes_read, "bytes": job.upload.size}
     over = job.state in FINAL_JOB_STATES
     succeeded, failed = counts or (job.status.succeeded, job.status.failed)
     return {
@@ -72,9 +70,7 @@ def build_status(
         "tags": job.tags,
         "counts": {"total": job.total, "succeeded": succeeded, "failed": failed},
         "fraction_done": 1.0 if over else None if job.total is None else job.status.fraction,
-        "splitting": {"bytes_read": job.reading.bytes_read, "bytes": job.upload.size}
-        if splitting
-        else None,
+        "splitting": splitting,
         "pending": None if over else (pending or PendingBatches()).for_status(),
         "waiting_for": None if over or wait is None else _for_status(wait),
     }
@@ -98,10 +94,8 @@ def final_status(job: Job) -> dict[str, Any]:
 
 def encode_status(status: dict[str, Any], now: float) -> bytes:
     """The bytes of `status.json`."""
-    return (
-        msgspec.json.format(msgspec.json.encode({**status, "updated_at": iso_time(now)}), indent=1)
-        + b"\n"
-    )
+    body = msgspec.json.encode({**status, "updated_at": iso_time(now)})
+    return msgspec.json.format(body, indent=1) + b"\n"
 
 
 def write_status(services: Services, job: Job, status: dict[str, Any]) -> None:

@@ -81,16 +81,10 @@ def _model(value: str) -> str:
 def _base_url(value: str) -> str:
     """Check that a URL neither sends the token unencrypted nor hides its host behind user info."""
     parts = urlsplit(value)
-    secure = parts.scheme == "https" or (
-        parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS
-    )
-    plain = (
-        value.isascii()
-        and value.isprintable()
-        and not set(value) & set(" @\\?#")
-        and parts.port != 0
-    )
-    if not secure or not parts.hostname or not plain:
+    is_local = parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS
+    is_plain = value.isascii() and value.isprintable() and not set(value) & set(" @\\?#")
+    is_secure = parts.scheme == "https" or is_local
+    if not (is_secure and is_plain and parts.hostname) or parts.port == 0:
         raise ValueError(
             "must be an https URL (http only on loopback), without user, query or fragment"
         )
@@ -140,10 +134,9 @@ def _queue_name(value: str) -> str:
     name = value.lower()
     if not re.fullmatch("[a-z0-9]([a-z0-9-]*[a-z0-9])?", name):
         raise ValueError("must be the name of a queue: letters, digits and hyphens")
-    cut = MAX_QUEUE_NAME - KEPT_OF_QUEUE_NAME
-    return (
-        name if len(name) <= MAX_QUEUE_NAME else name[:cut].rstrip("-") + name[-KEPT_OF_QUEUE_NAME:]
-    )
+    if len(name) <= MAX_QUEUE_NAME:
+        return name
+    return name[: MAX_QUEUE_NAME - KEPT_OF_QUEUE_NAME].rstrip("-") + name[-KEPT_OF_QUEUE_NAME:]
 
 
 _PARSERS: dict[str, Callable[[str], object]] = {
@@ -199,9 +192,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     calls = values.get("api_calls_per_minute", 0)
     if transport != "worker" and isinstance(calls, int) and calls > MAX_CALLS:
         problems.append(
-            f"API_CALLS_PER_MINUTE must be at most {MAX_CALLS} with TRANSPORT={transport}: "
-            "Cloudflare allows a "
-            "token no more. Only a Worker (TRANSPORT=worker) may make more calls"
+            f"API_CALLS_PER_MINUTE must be at most {MAX_CALLS} with TRANSPORT={transport}: Cloudflare "
+            "allows a token no more. Only a Worker (TRANSPORT=worker) may make more calls"
         )
     if problems:
         raise ConfigurationError("; ".join(problems))

@@ -56,11 +56,9 @@ class StagedInfo:
         requests, sendable, body_size = (
             int(metadata[name]) for name in ("requests", "sendable", "body-size")
         )
-        begin, originals = (
-            _place(metadata.get("begin", "")),
-            int(metadata.get("originals-size", "0")),
-        )
-        return cls(requests, sendable, body_size, _place(metadata["end"]), begin, originals)
+        begin, end = _place(metadata.get("begin", "")), _place(metadata["end"])
+        originals = int(metadata.get("originals-size", "0"))
+        return cls(requests, sendable, body_size, end, begin, originals)
 
 
 def _written(place: Checkpoint | None) -> str:
@@ -84,9 +82,8 @@ def decode_index(index: bytes) -> RecordIndex:
 def original_spans(rows: RecordIndex) -> list[tuple[int, int]]:
     """Where each record is among the originals, as offset and length: 0 if it is not kept."""
     lengths = rows.originals or [0] * len(rows)
-    return [
-        (end - length, length) for end, length in zip(accumulate(lengths), lengths, strict=True)
-    ]
+    ends = accumulate(lengths)
+    return [(end - length, length) for end, length in zip(ends, lengths, strict=True)]
 
 
 # ── without references ────────────────────────────────────────────────────────────────────────────

@@ -74,9 +74,8 @@ def resolve_options(
     """
     own = metadata_options(metadata)
     if retried:
-        return resolve(
-            [own, _parent_options(services, retried.manifest), {"format": retried.format}]
-        )
+        of_job = _parent_options(services, retried.manifest)
+        return resolve([own, of_job, {"format": retried.format}])
     return resolve([own, path_options(upload_key), _nearest_file(services, upload_key)])
 
 
@@ -155,11 +154,8 @@ def pin_options(services: Services, upload_key: str, job_id: str, options: Optio
 
 def keep_options(services: Services, job: Job, options: Options) -> None:
     """Write `options.json` again, with what only the upload's content tells."""
-    services.store.put(
-        names.result(job.upload.key, job.job_id, "options.json"),
-        encode_options(options),
-        kind=JSON_TYPE,
-    )
+    key = names.result(job.upload.key, job.job_id, "options.json")
+    services.store.put(key, encode_options(options), kind=JSON_TYPE)
 
 
 def pinned_options(services: Services, job: Job) -> Options:
@@ -234,9 +230,8 @@ def put_job_record(services: Services, job: Job) -> None:
         "format": job.plan.format or None,
         "version": job.upload.version,
     }
-    services.store.put_if_absent(
-        names.job_record(job.job_id), msgspec.json.encode(record), kind=JSON_TYPE
-    )
+    body = msgspec.json.encode(record)
+    services.store.put_if_absent(names.job_record(job.job_id), body, kind=JSON_TYPE)
 
 
 def reader_for(services: Services, job: Job) -> Reader | None:

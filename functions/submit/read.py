@@ -57,7 +57,6 @@ class Turn:
     place: Checkpoint = field(default_factory=Checkpoint)  # end of the last batch cut
     bytes_without_batch: int = 0  # unpacked, since then
     bytes_read: int = 0  # stored
-    bytes_unpacked: int = 0
     finished: bool = False
 
     @property
@@ -93,7 +92,6 @@ class Turn:
     def blocks(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """The blocks, as long as batches end in them now and then."""
         for block in blocks:
-            self.bytes_unpacked += len(block)
             self.bytes_without_batch += len(block)
             if self.bytes_without_batch > cut.MAX_BYTES_WITHOUT_BATCH:
                 raise gap_error(self.job.plan.packing)
@@ -128,16 +126,14 @@ class Turn:
         job, place = self.job, self.begun
         # What is not packed is not read again: S3 was slow.
         if job.claims < SKIP_TRIES or job.plan.packing == "plain":
-            raise StorageError(
-                f"job {job.job_id}: no time left after {place.offset} unpacked bytes"
-            )
+            read = f"{place.offset} unpacked bytes"
+            raise StorageError(f"job {job.job_id}: no time left after {read}")
         raise UploadRefused(
             "broken_archive",
-            f"The archive is too large: to continue after {place.offset:,} unpacked bytes, "
-            "a function would have to "
-            f"unpack it for longer than it may run. Records from {place.record:,} on were "
-            "not read. Upload these in "
-            "their own archive, or upload everything unpacked or as several archives.",
+            f"The archive is too large: to continue after {place.offset:,} unpacked bytes, a "
+            "function would have to unpack it for longer than it may run. Records from "
+            f"{place.record:,} on were not read. Upload these in their own archive, or upload "
+            "everything unpacked or as several archives.",
         )
 
 

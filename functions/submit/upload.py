@@ -92,9 +92,8 @@ def _upload_key(settings: Settings, event: ObjectCreated) -> str | None:
     """An object's key under `inbox/`, by which the source bucket's are known, too; or None."""
     key = event.key
     if event.bucket != settings.bucket_name:
-        if event.bucket != settings.source_bucket_name or not key.startswith(
-            settings.source_prefix
-        ):
+        is_source = event.bucket == settings.source_bucket_name
+        if not is_source or not key.startswith(settings.source_prefix):
             return None
         key = f"{names.INBOX}{key.removeprefix(settings.source_prefix).lstrip('/')}"
     return key if names.is_upload(key) else None
@@ -143,7 +142,7 @@ def _new_job(
     else:
         by_default = options.model is None
         options = pin_options(services, upload.key, job_id, with_default_model(options, limits))
-    until = now + TURN_LEASE_SECONDS
+    until, hours = now + TURN_LEASE_SECONDS, options.deadline_hours
     return Job(
         job_id=job_id,
         state=JobState.SPLITTING,
@@ -154,9 +153,7 @@ def _new_job(
         lease_until=until,
         claims=1,
         error=error,
-        deadline_at=None
-        if options.deadline_hours is None
-        else now + options.deadline_hours * 3_600,
+        deadline_at=None if hours is None else now + hours * 3_600,
         max_failed_fraction=options.max_failed_fraction,
         cost=None if options.max_cost is None else first_limit(to_billionths(options.max_cost)),
         output_tokens=options.output_tokens or 0,
@@ -206,24 +203,19 @@ def show_denied_event(
     said = f"HEAD of s3://{event.bucket}/{event.key}: {refusal.code} {refusal.said}".strip()
     logger.warning("denied upload has no job", version=event.version, reason=str(refusal))
     if age >= MAX_DENIED_SECONDS:
-        error = {
-            "code": UPLOAD_DENIED,
-            "message": f"S3 told nothing of the upload for 24 hours: {said}. Upload it again.",
-        }
-        _put_notice(
-            services, upload_key, {"state": "failed", "error": error, "version": event.version}
-        )
+        words = f"S3 told nothing of the upload for 24 hours: {said}. Upload it again."
+        error = {"code": UPLOAD_DENIED, "message": words}
+        told = {"state": "failed", "error": error, "version": event.version}
+        _put_notice(services, upload_key, told)
         return
     until = None if event.at is None else event.at + MAX_DENIED_SECONDS
     words = (
-        f"S3 refuses to tell anything of the upload to Dropbatch: {said}. Check the "
-        "bucket's policy and the object's "
-        "encryption. It is tried again, at least every half an hour."
+        f"S3 refuses to tell anything of the upload to Dropbatch: {said}. Check the bucket's policy "
+        "and the object's encryption. It is tried again, at least every half an hour."
     )
     waiting = {"code": UPLOAD_DENIED, "message": words, "until": iso_time(until)}
-    _put_notice(
-        services, upload_key, {"state": "waiting", "waiting_for": waiting, "version": event.version}
-    )
+    told = {"state": "waiting", "waiting_for": waiting, "version": event.version}
+    _put_notice(services, upload_key, told)
     raise UploadDeniedError(said, _pause(age, MIN_EVENT_SECONDS, MAX_EVENT_SECONDS))
 
 
@@ -234,9 +226,8 @@ def end_notice(
     if event.at is None or services.now() - event.at <= FIRST_DELIVERY_SECONDS:
         return
     try:
-        shown = msgspec.json.decode(
-            services.store.get(names.denied_notice(upload_key)), type=_Notice
-        )
+        notice = services.store.get(names.denied_notice(upload_key))
+        shown = msgspec.json.decode(notice, type=_Notice)
     except ObjectNotFoundError:
         return
     if event.version and shown.version != event.version:  # Another version was denied since.

@@ -62,10 +62,7 @@ class Table:
 
     def get(self, key: dict[str, Any]) -> dict[str, Any] | None:
         """An item in wire form, read consistently; None if it does not exist."""
-        item: dict[str, Any] | None = self.call("get_item", Key=key, ConsistentRead=True).get(
-            "Item"
-        )
-        return item
+        return self.call("get_item", Key=key, ConsistentRead=True).get("Item")
 
     def pages(self, **arguments: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - boto3's own arguments
         """Pages of a query, one call each, as far as its caller reads on."""

@@ -152,9 +152,8 @@ class ObjectStore:
             return b""
         if start == 0 and length is None:
             return self._read(key, {})
-        return self._read(
-            key, {"Range": f"bytes={start}-{'' if length is None else start + length - 1}"}
-        )
+        last = "" if length is None else start + length - 1
+        return self._read(key, {"Range": f"bytes={start}-{last}"})
 
     def spool(self, key: str, kept: ExitStack) -> bytes | mmap.mmap:
         """A whole object: in memory if it is small, else on disk as long as the stack lives."""
@@ -195,13 +194,12 @@ class ObjectStore:
         kind: str = "",
     ) -> bool:
         """Write bytes, a file or a mapping unless an object exists; whether this call did."""
+        described = _optional(metadata, kind)
         for attempt in range(_MAX_TRIES):
             if not isinstance(body, bytes):
                 body.seek(0)
             try:
-                self._call(
-                    "put_object", Key=key, Body=body, IfNoneMatch="*", **_optional(metadata, kind)
-                )
+                self._call("put_object", Key=key, Body=body, IfNoneMatch="*", **described)
             except ObjectExistsError:
                 return False
             except WriteConflictError:
@@ -234,10 +232,8 @@ class ObjectStore:
         wanted = [{"Key": one.key, "VersionId": one.version} for one in versions]
         answer = self._call("delete_objects", Delete={"Objects": wanted, "Quiet": True})
         if errors := answer.get("Errors"):
-            call, code = (
-                f"S3 delete_objects: {len(errors)} not deleted, the first",
-                errors[0].get("Code", ""),
-            )
+            call = f"S3 delete_objects: {len(errors)} not deleted, the first"
+            code = errors[0].get("Code", "")
             if all(is_refusal(one.get("Code", "")) for one in errors):
                 raise RefusedError(call, code, errors[0].get("Message", ""))
             raise StorageError(f"{call}: {code}")
@@ -246,20 +242,13 @@ class ObjectStore:
 
     def create_multipart_upload(self, key: str, metadata: Mapping[str, str], kind: str) -> str:
         """Start assembling a new object; return the id of the multipart upload."""
-        upload_id: str = self._call(
-            "create_multipart_upload", Key=key, **_optional(metadata, kind)
-        )["UploadId"]
-        return upload_id
+        described = _optional(metadata, kind)
+        return str(self._call("create_multipart_upload", Key=key, **described)["UploadId"])
 
     def upload_part_copy(self, key: str, upload_id: str, number: int, source: str) -> None:
         """Copy a whole object to its place among the pieces of a new one; twice changes nothing."""
-        self._call(
-            "upload_part_copy",
-            Key=key,
-            UploadId=upload_id,
-            PartNumber=number,
-            CopySource={"Bucket": self.bucket, "Key": source},
-        )
+        copied = {"PartNumber": number, "CopySource": {"Bucket": self.bucket, "Key": source}}
+        self._call("upload_part_copy", Key=key, UploadId=upload_id, **copied)
 
     def list_parts(self, key: str, upload_id: str) -> list[MultipartPart]:
         """The pieces copied; `ObjectNotFoundError` if the upload was completed or removed."""
@@ -352,7 +341,5 @@ def _version(version: str) -> dict[str, str]:
 
 
 def _optional(metadata: Mapping[str, str] | None, kind: str) -> dict[str, Any]:
-    return {
-        **({"Metadata": dict(metadata)} if metadata else {}),
-        **({"ContentType": kind} if kind else {}),
-    }
+    given = {"Metadata": dict(metadata or {}), "ContentType": kind}
+    return {name: value for name, value in given.items() if value}

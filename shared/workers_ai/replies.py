@@ -223,10 +223,9 @@ def _with_items(status: int, answer: Answer, *, submitting: bool) -> Reply:
     """What a reply with items means; the status 202 says that the batch may still run."""
     if status in {HTTPStatus.ACCEPTED, HTTPStatus.PARTIAL_CONTENT} and not answer.status:
         answer = replace(answer, unfinished=True)
-    request_id = (
-        _id_of(decode_member(answer.request_id)) if submitting and answer.unfinished else ""
-    )
-    return Accepted(request_id) if request_id else answer
+    if submitting and answer.unfinished and (own := _id_of(decode_member(answer.request_id))):
+        return Accepted(own)
+    return answer
 
 
 def _unfinished(
@@ -235,7 +234,9 @@ def _unfinished(
     # A body without the envelope may be the API's or a proxy's: it must name the batch.
     enveloped = outer.success is not None or inner is not outer or bool(inner.request_id)
     if word in FAILED_WORDS:
-        problem = _problem(inner if inner is not outer and _problem(inner) != (None, "") else outer)
+        problem = _problem(inner)
+        if problem == (None, ""):
+            problem = _problem(outer)
         if submitting and not enveloped:
             return OutcomeUnknown(f"HTTP {status} with a body that is not the API's JSON")
         return Failed(*problem, enveloped=enveloped)
@@ -246,12 +247,9 @@ def _unfinished(
         if word == "completed" or (enveloped and word and word in COMPLETED_WORDS):
             return NoAnswers()
         has_array = begins(outer.responses, b"[") or begins(outer.results, b"[")
-        known = enveloped or word or has_array or outer.result is not msgspec.UNSET
-        return (
-            Pending(word[:32])
-            if known
-            else OutcomeUnknown(f"HTTP {status} with a body that is not the API's JSON")
-        )
+        if enveloped or word or has_array or outer.result is not msgspec.UNSET:
+            return Pending(word[:32])
+        return OutcomeUnknown(f"HTTP {status} with a body that is not the API's JSON")
     if request_id := _id_of(inner.request_id):
         return Accepted(request_id)
     return OutcomeUnknown(f"HTTP {status} with neither request_id nor results")
@@ -270,10 +268,8 @@ def _no_answer(status: int, wait: float | None, body: _Body | None) -> Reply:
     enveloped = body is not None and (
         code is not None or body.success is False or isinstance(body.errors, list)
     )
-    if (
-        not enveloped
-        and not HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR
-    ):
+    is_refusal = HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+    if not enveloped and not is_refusal:
         return OutcomeUnknown(f"HTTP {status} with a body that is not the API's JSON")
     return Rejected(status, code, message, wait, enveloped=enveloped)
 
@@ -305,13 +301,9 @@ def _decoded(content: bytes | mmap.mmap) -> tuple[bytes | mmap.mmap, _Body, _Bod
 
 
 def _unwrapped(outer: _Body) -> _Body:
-    if (
-        begins(outer.responses, b"[")
-        or begins(outer.results, b"[")
-        or (result := only_object(outer.result)) is None
-    ):
-        return outer
-    return _decode(result)
+    has_array = begins(outer.responses, b"[") or begins(outer.results, b"[")
+    result = None if has_array else only_object(outer.result)
+    return outer if result is None else _decode(result)
 
 
 def _problem(body: _Body) -> tuple[int | None, str]:
@@ -334,7 +326,7 @@ def _seconds(header: str | None) -> float | None:
 
 # ── lone surrogates ───────────────────────────────────────────────────────────────────────────────
 
-# Such as `\ud83d` without its second half, where a text was cut by UTF-16 units: valid JSON, but no text.
+# Such as `\ud83d` without its second half, where a text was cut by UTF-16 units: valid JSON, no text.
 
 CHUNK_BYTES = 1 << 20
 """Bytes copied at a time."""

@@ -23,7 +23,7 @@ SMALL_REPLY_BYTES = 3_000_000
 """Decoded without counting: whatever it holds takes 120 MB at most."""
 MAX_MEMBER_BYTES = 1_000_000
 """A larger single member, such as an item's error, counts as absent."""
-_MAX_ID_CHARACTERS = 18
+_WHOLE_NUMBER = re.compile("[0-9]{1,18}")
 MAX_UNKNOWN_BYTES = 3_000_000
 """Bytes of members with unknown names that are kept of one large reply."""
 
@@ -144,12 +144,7 @@ def place_of(item: Item) -> int | None:
             return name
         if type(name) is float and name.is_integer():
             return int(name)
-        if (
-            type(name) is str
-            and name.isascii()
-            and name.isdigit()
-            and len(name) <= _MAX_ID_CHARACTERS
-        ):
+        if type(name) is str and _WHOLE_NUMBER.fullmatch(name):
             return int(name)
     return None
 
@@ -157,10 +152,8 @@ def place_of(item: Item) -> int | None:
 def items_with_extras(items: Mapping[int, Item]) -> Iterator[tuple[int, Item]]:
     """Those items, by their keys, that have members besides id, reference, success and result."""
     for key, item in items.items():
-        if (
-            item.error is item.errors is item.message is msgspec.UNSET
-            and type(item) is not UnusualItem
-        ):
+        is_usual = item.error is item.errors is item.message is msgspec.UNSET
+        if is_usual and type(item) is not UnusualItem:
             continue  # nearly always, so without a call
         if item.extra_members():
             yield key, item
@@ -288,12 +281,9 @@ def _unusual_array_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[I
         for one in (inner.responses, inner.results)
         if isinstance(one, msgspec.Raw) and begins(one, b"[")
     ]
-    if (
-        not arrays
-        and isinstance(outer.result, msgspec.Raw)
-        and _ITEMS.match(memoryview(outer.result))
-    ):
-        arrays = [outer.result]
+    bare_result = outer.result if isinstance(outer.result, msgspec.Raw) else None
+    if not arrays and bare_result and _ITEMS.match(memoryview(bare_result)):
+        arrays = [bare_result]
     if not arrays:
         raise msgspec.ValidationError("a reply without responses or results")
     array = max(arrays, key=lambda one: len(memoryview(one)))
