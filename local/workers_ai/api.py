@@ -285,8 +285,8 @@ class WorkersAI:
             return replies.failure(refused, behaviour)
         if run.call == "sync" and isinstance(run.sent, dict) and "requests" not in run.sent:
             return self._single(model, run.sent)
-        requests, wrong, later = read_requests(model, run.sent, behaviour)
-        if wrong is not None and not (later and run.call == "submit"):
+        requests, wrong = read_requests(model, run.sent, behaviour)
+        if wrong is not None:
             return replies.failure(wrong, behaviour)
         with self._lock:
             batch = self._batches.accept(
@@ -294,9 +294,6 @@ class WorkersAI:
             )
             batch.inline = run.call == "sync" or any(
                 fault.kind == "sync_answer" for fault in run.faults
-            )
-            batch.failure = wrong and error(
-                3030, f"AiError: 1 validation error for VllmBatchRequest: {wrong.message}"
             )
             if batch.inline:
                 self._batches.forget(batch)
@@ -309,15 +306,14 @@ class WorkersAI:
         result: dict[str, Any] = {"status": "queued", "request_id": batch.shown_id(behaviour)}
         if behaviour.empty_array:
             result[behaviour.empty_array] = []
-        if behaviour.submit_model:
-            result["model"] = model.name
+        result["model"] = model.name
         return replies.success(result, behaviour, behaviour.submit_status)
 
     def _refused(self, model: Model, run: _Run) -> ApiError | None:
         """Why no call to this model can be accepted now; None if it can."""
         behaviour = self._behaviour
         if run.call == "submit" and model.name not in self._batch_names():
-            return error(8007, status=behaviour.unqueueable_status)
+            return error(8007)
         limit = behaviour.model_limit.get(model.name) or behaviour.model_limit.get("*")
         if limit:
             with self._lock:
@@ -402,8 +398,6 @@ class WorkersAI:
         result: dict[str, Any] = {"status": word, "request_id": batch.shown_id(behaviour)}
         if behaviour.empty_array:
             result[behaviour.empty_array] = []
-        if behaviour.pending_model:
-            result["model"] = batch.model
         if behaviour.partial_items or any(fault.kind == "partial" for fault in batch.faults):
             done, _ = completed(
                 batch, self._sent_requests(batch), behaviour, batch.faults, batch.answers, now

@@ -131,7 +131,7 @@ class Batches:
             request_id = f"req-{request_id}"
         elif behaviour.request_id_form == "integer":
             request_id = str(int.from_bytes(drawn[:6]) + 1)
-        latency = _latency(behaviour, model, len(requests), request_id)
+        latency = _latency(behaviour, request_id)
         batch = Batch(
             request_id, account, model, len(requests), digest, now, now + latency / 2, now + latency
         )
@@ -180,12 +180,9 @@ def _expired(batch: Batch, behaviour: Behaviour, now: float) -> bool:
     return used_up or bool(behaviour.retention and now > batch.completes_at + behaviour.retention)
 
 
-def _latency(behaviour: Behaviour, model: str, count: int, request_id: str) -> float:
-    median = behaviour.model_latency.get(model, behaviour.latency)
+def _latency(behaviour: Behaviour, request_id: str) -> float:
     drawn = chance("latency", behaviour.seed, request_id)
-    return drawn_seconds(drawn, median, behaviour.latency_kind, behaviour.latency_spread) + (
-        behaviour.latency_per_item * count
-    )
+    return drawn_seconds(drawn, behaviour.latency, behaviour.latency_kind, behaviour.latency_spread)
 
 
 def drawn_seconds(drawn: float, median: float, kind: str, spread: float) -> float:

@@ -44,9 +44,6 @@ class Behaviour:
     accounts: tuple[str, ...] = _switch(
         (), "invented", "the only accounts accepted; empty: any 32 hex digits"
     )
-    bad_token: Literal["401/10000", "403/10000", "403/9109"] = _switch(
-        "401/10000", "documented", "reply to a token that is not accepted"
-    )
 
     # AI Gateway
     gateway_token: str = _switch(
@@ -82,7 +79,6 @@ class Behaviour:
 
     # Submit
     submit_status: Literal[200, 202] = _switch(200, "unknown", "HTTP status of an accepted submit")
-    submit_model: bool = _switch(True, "documented", "`model` in the reply to a submit")
     request_id_form: Literal["uuid", "req", "integer"] = _switch(
         "uuid",
         "documented",
@@ -95,16 +91,6 @@ class Behaviour:
     )
     max_requests: int = _switch(
         0, "documented", "most requests in a batch; 0: no limit is documented"
-    )
-    missing_requests: Literal["refuse", "fail_later"] = _switch(
-        "refuse",
-        "documented",
-        "no `requests` array: 400/5006, or accepted and failed with 3030 (observed)",
-    )
-    validation: Literal["submit", "fail_later"] = _switch(
-        "submit",
-        "observed",
-        "requests that do not fit the model's schema: 400/5006 immediately, or 3030 later",
     )
     quoted_text: bool = _switch(False, "unknown", "the message for such a text quotes it")
     batch_messages: bool = _switch(
@@ -120,15 +106,11 @@ class Behaviour:
     no_batch_models: tuple[str, ...] = _switch(
         (), "invented", "models that lose the batch property, such as @cf/baai/bge-m3"
     )
-    unqueueable_status: int = _switch(
-        400, "unknown", "HTTP status of 8007 'does not support request queuing'"
-    )
 
     # Poll
     pending_status: Literal[200, 202] = _switch(
         200, "unknown", "HTTP status while a batch is pending"
     )
-    pending_model: bool = _switch(False, "documented", "`model` in a pending reply")
     pending_empty: bool = _switch(False, "observed", "a pending reply's `result` is `{}`")
     empty_array: Literal["", "responses", "results"] = _switch(
         "", "invented", "name of an empty array in the replies for a pending batch"
@@ -209,10 +191,6 @@ class Behaviour:
     latency_spread: float = _switch(
         0.5, "invented", "uniform: plus or minus this share; lognormal: the sigma"
     )
-    latency_per_item: float = _switch(
-        0.0, "invented", "additional seconds for each request of the batch"
-    )
-    model_latency: Mapping[str, float] = _switch({}, "invented", "`latency` by model")
 
     # Limits
     global_limit: int = _switch(
@@ -246,14 +224,6 @@ class Behaviour:
         "unknown",
         "an account has at most one subscription for a model, or one in all; any: no limit",
     )
-    subscriptions_stay: bool = _switch(
-        True, "unknown", "a subscription outlives the queue that it names"
-    )
-    subscription_names: Literal["short", "full"] = _switch(
-        "short",
-        "unknown",
-        "events in replies about subscriptions: `batch.queued`, or with `cf.workersAi.model.`",
-    )
     event_names: Literal["full", "without_cf", "short"] = _switch(
         "full",
         "documented",
@@ -277,9 +247,6 @@ class Behaviour:
     )
     event_delay_spread: float = _switch(
         0.5, "unknown", "uniform: plus or minus this share; lognormal: the sigma"
-    )
-    event_delays: Mapping[str, float] = _switch(
-        {}, "invented", "`event_delay` by event: queued, succeeded or failed"
     )
     foreign_events: float = _switch(
         0.0,

@@ -81,8 +81,7 @@ def refusal(authorization: str | None, account: str, behaviour: Behaviour) -> Ap
     if token in behaviour.foreign_tokens:
         return error(9109)
     if token not in behaviour.tokens:
-        status, code = behaviour.bad_token.split("/")
-        return error(int(code), status=int(status))
+        return error(10000)
     if account and behaviour.accounts and account not in behaviour.accounts:
         return error(9109)
     return None

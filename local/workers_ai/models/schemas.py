@@ -25,7 +25,6 @@ class SentRequests(NamedTuple):
 
     requests: list[Any]
     wrong: ApiError | None = None
-    is_late: bool = False
 
 
 def read_requests(model: Model, sent: object, behaviour: Behaviour) -> SentRequests:
@@ -33,7 +32,7 @@ def read_requests(model: Model, sent: object, behaviour: Behaviour) -> SentReque
     requests = sent.get("requests") if isinstance(sent, dict) else None
     if not isinstance(requests, list):
         wrong = error(5006, "AiError: Bad input: Error: required properties at '/' are 'requests'")
-        return SentRequests([], wrong, behaviour.missing_requests == "fail_later")
+        return SentRequests([], wrong)
     if not requests:
         return SentRequests(
             [], error(5006, "AiError: Bad input: Error: '/requests' must hold at least 1 item")
@@ -47,7 +46,7 @@ def read_requests(model: Model, sent: object, behaviour: Behaviour) -> SentReque
     for index, request in enumerate(requests):
         reason = problem(model.name, request, f"/requests/{index}", behaviour)
         if reason is not None:
-            return SentRequests(requests, error(5006, reason), behaviour.validation != "submit")
+            return SentRequests(requests, error(5006, reason))
     return SentRequests(requests)
 
 

@@ -111,9 +111,10 @@ class Events:
 
 def _delay(what: str, drawn_by: str, behaviour: Behaviour) -> float:
     """Seconds until an event is in its queue."""
-    median = behaviour.event_delays.get(what, behaviour.event_delay)
     drawn = chance("event", behaviour.seed, what, drawn_by)
-    return drawn_seconds(drawn, median, behaviour.event_delay_kind, behaviour.event_delay_spread)
+    return drawn_seconds(
+        drawn, behaviour.event_delay, behaviour.event_delay_kind, behaviour.event_delay_spread
+    )
 
 
 def event(batch: Batch, what: str, subscription: str, at: float, behaviour: Behaviour) -> bytes:
@@ -203,8 +204,3 @@ def wrong_names(names: object) -> ApiError | None:
 def short_name(name: str) -> str:
     """An event's name without the prefix that it may have been given with."""
     return name.removeprefix(_FULL)
-
-
-def told_name(name: str, behaviour: Behaviour) -> str:
-    """An event's name as replies about subscriptions show it."""
-    return name if behaviour.subscription_names == "short" else f"{_FULL}{name}"

@@ -118,13 +118,7 @@ class QueueService:
 
     def delete_queue(self, asked: Asked) -> Answer:
         """A queue with its messages and its consumer."""
-        queue = self._queues.pop(self._queue(asked).queue_id)
-        if not asked.behaviour.subscriptions_stay:
-            gone = [
-                one.id for one in self._subscriptions.values() if one.queue_id == queue.queue_id
-            ]
-            for subscription in gone:
-                del self._subscriptions[subscription]
+        del self._queues[self._queue(asked).queue_id]
         return Answer(None)
 
     # --- Consumers
@@ -208,9 +202,7 @@ class QueueService:
         found = [
             one for one in self._subscribers(asked.account) if not queues or one.queue_id in queues
         ]
-        return page_of(
-            [shown_subscription(one, asked.behaviour) for one in found], asked, _PER_PAGE
-        )
+        return page_of([shown_subscription(one) for one in found], asked, _PER_PAGE)
 
     def create_subscription(self, asked: Asked) -> Answer:
         """A model's events go to a queue from now on."""
@@ -245,11 +237,11 @@ class QueueService:
             events=[short_name(one) for one in sent["events"]],
         )
         self._subscriptions[subscription.id] = subscription
-        return Answer(shown_subscription(subscription, asked.behaviour))
+        return Answer(shown_subscription(subscription))
 
     def get_subscription(self, asked: Asked) -> Answer:
         """One subscription."""
-        return Answer(shown_subscription(self._subscription(asked), asked.behaviour))
+        return Answer(shown_subscription(self._subscription(asked)))
 
     def change_subscription(self, asked: Asked) -> Answer:
         """Another name, other events, on or off."""
@@ -264,12 +256,12 @@ class QueueService:
         subscription.name = str(sent.get("name", subscription.name))
         subscription.enabled = bool(sent.get("enabled", subscription.enabled))
         subscription.modified_at = asked.now
-        return Answer(shown_subscription(subscription, asked.behaviour))
+        return Answer(shown_subscription(subscription))
 
     def delete_subscription(self, asked: Asked) -> Answer:
         """Nobody hears of these events any more."""
         subscription = self._subscriptions.pop(self._subscription(asked).id)
-        return Answer(shown_subscription(subscription, asked.behaviour))
+        return Answer(shown_subscription(subscription))
 
     # --- What events need
 

@@ -10,7 +10,6 @@ import msgspec
 
 from local.workers_ai.account import count_in
 from local.workers_ai.behaviour import Behaviour
-from local.workers_ai.queues.events import told_name
 from local.workers_ai.queues.queue import Consumer, Message, Queue
 from local.workers_ai.queues.requests import Asked
 
@@ -80,7 +79,7 @@ def shown_consumer(queue: Queue, consumer: Consumer) -> dict[str, Any]:
     }
 
 
-def shown_subscription(one: Subscription, behaviour: Behaviour) -> dict[str, Any]:
+def shown_subscription(one: Subscription) -> dict[str, Any]:
     """A subscription."""
     return {
         "id": one.id,
@@ -90,7 +89,7 @@ def shown_subscription(one: Subscription, behaviour: Behaviour) -> dict[str, Any
         "enabled": one.enabled,
         "source": {"type": "workersAi.model", "model_name": one.model},
         "destination": {"type": "queues.queue", "queue_id": one.queue_id},
-        "events": [told_name(name, behaviour) for name in one.events],
+        "events": list(one.events),
     }
 
 

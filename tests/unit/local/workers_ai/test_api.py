@@ -63,10 +63,10 @@ def test_body_of_ten_million_bytes_is_too_large():
 
 
 def test_switched_replies_to_submit():
-    world = LocalApi(submit_status=202, submit_model=False, request_id_form="req", envelope=False)
+    world = LocalApi(submit_status=202, request_id_form="req", envelope=False)
     reply = world.run(BGE, {"requests": TEXTS})
     assert reply.status_code == 202
-    assert set(reply.json()) == {"status", "request_id"}
+    assert set(reply.json()) == {"status", "request_id", "model"}
     assert reply.json()["request_id"].startswith("req-")
 
 

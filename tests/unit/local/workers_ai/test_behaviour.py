@@ -20,9 +20,9 @@ from local.workers_ai.faults import KINDS
         ('tokens=["one"]', "tokens", ("one",)),
         ("shapes.*=B", "shapes", {"*": "B"}),
         (
-            "model_latency.@cf/baai/bge-small-en-v1.5=4",
-            "model_latency",
-            {"@cf/baai/bge-small-en-v1.5": 4.0},
+            "shapes.@cf/baai/bge-small-en-v1.5=B",
+            "shapes",
+            {"@cf/baai/bge-small-en-v1.5": "B"},
         ),
         ('fault_rates={"3040":0.1}', "fault_rates", {"3040": 0.1}),
     ],
