@@ -19,7 +19,6 @@ from botocore.exceptions import ClientError
 
 import dropbatch.core.plan
 import functions.poll.dispatch as sizes
-import functions.poll.end as deletions
 import functions.poll.files as segments
 import functions.submit.read
 import shared.aws.object_store
@@ -56,7 +55,6 @@ BY_SIZE = (
     (shared.aws.object_store, "BLOCK_BYTES"),
     (segments, "SEGMENT_BYTES"),
     (segments, "MIN_COPY_BYTES"),
-    (deletions, "MIN_FIRST_BYTES"),
     (sizes, "LARGE_RECORDS"),
     (sizes, "LARGE_UPLOAD_BYTES"),
     (simulation.services.s3, "MIN_PART_BYTES"),

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from bench.billed import BY_SIZE
 from dropbatch.cli.cloudflare import DEFAULT_BASE_URL
 from dropbatch.core.formats.base import API_BODY_LIMIT
 from dropbatch.core.models import (
@@ -135,3 +136,7 @@ def test_table_of_replies_has_each_code_and_its_class():
     assert {code for row in told for code in row} >= codes.keys()
     for row in told:
         assert len({codes[code] for code in row if code in codes}) <= 1, row
+
+
+def test_sizes_that_costs_are_counted_with_exist():
+    assert [name for module, name in BY_SIZE if not hasattr(module, name)] == []
