@@ -6,7 +6,6 @@ from contextlib import suppress
 import pytest
 from botocore.exceptions import ClientError
 
-from local.workers_ai import Fault
 from shared.errors import StorageError
 from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M, all_good, greetings
@@ -139,16 +138,6 @@ def test_deadline_comes_while_upload_is_denied(world, refuse):
     )
 
 
-def test_denied_upload_can_be_cancelled(world, refuse):
-    refuse(*DENIALS["policy"])
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.deliver_all()
-    world.control(world.job_id(), "cancel")
-    pass_hours(world, 0.2, MINUTE)
-
-    assert world.manifest()["state"] == "cancelled"
-
-
 # ── nothing may be known ──────────────────────────────────────────────────────────────────────────
 
 
@@ -189,68 +178,6 @@ def test_unknown_upload_is_given_up_after_a_day(world, refuse):
     assert dead_letters(world) == []
 
 
-def test_unknown_upload_that_is_deleted_is_not_waited_for(world, refuse):
-    refuse(*HEADS["policy"])
-    version = world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.deliver_all()
-    refuse()
-    world.s3.delete_object(Bucket=BUCKET, Key="inbox/a.jsonl", VersionId=version)
-    pass_hours(world, 1, 10 * MINUTE)
-
-    told = notice(world)
-    assert (told["state"], told["error"]["code"], told["waiting_for"]) == (
-        "failed",
-        "source_gone",
-        None,
-    )
-
-
-def test_notice_ends_although_the_jobs_first_status_was_not_written(world, refuse):
-    """The event is delivered again, and finds a job."""
-    refuse(*HEADS["policy"])
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.deliver_all()
-    left = ["once"]
-
-    def before(called, arguments):
-        if (
-            called == "PutObject"
-            and "Z-" in arguments["Key"]
-            and arguments["Key"].endswith("/status.json")
-            and left
-        ):
-            left.pop()
-            response = {"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": 503}}
-            raise ClientError(response, called)
-
-    world.permissions.before = before
-    pass_hours(world, 2, 10 * MINUTE)
-
-    assert left == []
-    assert all_good(world, 3)
-    assert (notice(world)["state"], notice(world)["job_id"]) == ("read", world.job_id())
-
-
-def test_notice_of_a_later_version_stays(world, refuse):
-    """Of the first one, HEAD is allowed again; the second is still denied, and shown."""
-    refuse(*HEADS["policy"])
-    first = world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.deliver_all()
-    second = world.upload_records("a.jsonl", greetings(4), model=M2M)
-    world.deliver_all()
-    denied = {"Error": {"Code": "403"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
-
-    def before(called, arguments):
-        if called == "HeadObject" and arguments.get("VersionId") == second:
-            raise ClientError(denied, called)
-
-    world.permissions.before = before
-    pass_hours(world, 1, 10 * MINUTE)
-
-    assert first != second
-    assert (notice(world)["state"], notice(world)["version"]) == ("waiting", second)
-
-
 # ── writes ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -282,31 +209,6 @@ def test_denied_write_is_shown_and_goes_on_when_allowed(world, refuse, part):
     pass_hours(world, 1.5, 5 * MINUTE)
     assert all_good(world, 3)
     assert world.status()["waiting_for"] is None
-
-
-def test_denied_write_of_one_batch_hides_no_pending_ones(start, api):
-    """What is refused is tried again within minutes; each visit counts the others."""
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-
-    def before(operation, arguments):
-        if operation == "PutObject" and "/00000000/part-" in arguments["Key"]:
-            error = {
-                "Error": {"Code": "AccessDenied", "Message": KMS},
-                "ResponseMetadata": {"HTTPStatusCode": 403},
-            }
-            raise ClientError(error, operation)
-
-    world.permissions.before = before
-    api.inject(Fault(kind="stuck", contains="hello 1"), Fault(kind="stuck", contains="hello 2"))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    pass_hours(world, 0.5, MINUTE)
-
-    shown = []
-    for _ in range(20):
-        pass_hours(world, 1 / 60, MINUTE)
-        status = world.status()
-        shown.append(((status["waiting_for"] or {}).get("code"), status["pending"]["batches"]))
-    assert shown == [("results_denied", 3)] * 20
 
 
 def test_denied_write_that_cannot_be_shown_is_an_alarm(world, refuse, caplog):
@@ -406,19 +308,3 @@ def test_command_is_carried_out_once_it_can_be_read(world, refuse, api):
     pass_hours(world, 0.5, step=MINUTE)
 
     assert world.status()["state"] == "cancelled"
-
-
-def test_archived_manifest_of_parent_delays_no_retry(world, refuse):
-    """A user's lifecycle rule has archived the results of the job that is tried again."""
-    world.upload_records(
-        "a.jsonl", [*greetings(2), {"text": "(refused)", "target_lang": "es"}], model=M2M
-    )
-    world.settle()
-    (folder,) = world.manifests()
-    world.upload(
-        "b.jsonl", world.read(f"{folder}/retry.jsonl"), **{"retry-of": f"{folder}/manifest.json"}
-    )
-    refuse("GetObject", "InvalidObjectState", "archived", 403, prefix=f"{folder}/manifest.json")
-    world.settle(minutes=5)
-
-    assert len(world.manifests()) == 2

@@ -43,18 +43,6 @@ def slow(start, monkeypatch):
     return make
 
 
-def test_archive_is_read_in_as_many_turns_as_it_takes(slow):
-    world = slow(80, staging=12)
-    world.upload("a.jsonl", ARCHIVE, model=M2M)
-
-    world.settle(minutes=120)
-
-    assert world.manifest()["state"] == "completed"
-    assert [line["result"] for line in world.lines()] == [
-        expected_result(M2M, record) for record in RECORDS
-    ]
-
-
 def test_endless_archive_fails_with_what_was_read(slow):
     world = slow(300)
     world.upload("a.jsonl", ARCHIVE, model=M2M)

@@ -83,28 +83,6 @@ def test_batch_beyond_highest_cost_is_not_submitted(start, api, written):
     )
 
 
-@pytest.mark.parametrize(
-    "metadata", [{"max-failed-fraction": "1e-200"}, {"max-cost": "1e-200"}, {"max-cost": "1"}]
-)
-def test_numbers_that_no_item_holds_stop_no_job(start, metadata):
-    """Neither an option next to nothing, nor a record that wants more tokens than there are."""
-    world = start()
-    world.upload_records(
-        "a.jsonl", [{"prompt": "hello", "max_tokens": 10**140}], model=LLAMA, **metadata
-    )
-    world.settle()
-
-    assert codes(world) == ["cost_limit" if "max-cost" in metadata else None]
-
-
-def test_metadata_like_an_option_is_told_as_ignored(world):
-    world.upload_records("a.jsonl", [{"text": "hello"}], model=BGE, **{"max-costs": "1"})
-    world.settle()
-
-    options = json.loads(world.read(f"{world.only_folder()}/options.json"))
-    assert options == {"model": BGE, "ignored": {"max-costs": "max_cost"}}
-
-
 LARGE = "@cf/baai/bge-large-en-v1.5"
 OPENAI = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"input": "hello"}}
 

@@ -67,19 +67,6 @@ def test_job_is_found_after_its_item_has_expired(world, parent):
     assert records(world) == [f"{parent}/retries/{world.manifest(again)['job_id']}.json"]
 
 
-def test_job_whose_item_cannot_be_read_is_found(world, parent):
-    world.dynamodb.update_item(
-        TableName=TABLE,
-        Key=job_key(parent),
-        UpdateExpression="SET #plan = :plan",
-        ExpressionAttributeNames={"#plan": "plan"},
-        ExpressionAttributeValues={":plan": {"S": "?"}},
-    )
-    again = try_again(world, parent, **{"retry-of": parent.rpartition("/")[2]})
-
-    assert options_of(world, again)["tags"] == {"of": "parent"}
-
-
 def test_retry_needs_options_of_first_job(world, api, parent):
     """Without them it would send other requests than those that failed."""
     world.s3.delete_object(Bucket=BUCKET, Key=f"{parent}/options.json")
@@ -156,10 +143,3 @@ def test_retry_is_not_recognized_anew(world, api, openai_parent):
     assert manifest["counts"] == {"total": 1, "succeeded": 0, "failed": 1}
     assert json.loads(world.read(f"{again}/errors.jsonl"))["error"]["code"] == "bad_record"
     assert len(api.accepted) == submits
-
-
-def test_options_of_retry_precede_those_of_its_job(world, openai_parent):
-    again = drop_retry(world, openai_parent, format="native", tags='{"of":"retry"}')
-
-    assert options_of(world, again) == {"model": BGE, "format": "native", "tags": {"of": "retry"}}
-    assert world.manifest(again)["format"] == "native"

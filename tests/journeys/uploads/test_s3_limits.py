@@ -3,8 +3,6 @@
 The longest paths and names end within them.
 """
 
-import json
-
 import msgspec
 import pytest
 
@@ -59,15 +57,6 @@ def test_longest_key_of_upload_ends_path_too_long(world, name):
 
     assert world.only_folder().startswith("results/_long/")
     assert world.manifest()["error"]["code"] == "path_too_long"
-
-
-def test_too_long_model_id_ends_bad_model(world):
-    """It would not fit in the metadata of the retry file."""
-    world.upload("_options.json", json.dumps({"model": f"@cf/a/{'b' * 3_000}"}))
-    world.upload("a.jsonl", BAD_AND_GOOD)
-    world.settle()
-
-    assert (world.manifest()["state"], world.manifest()["error"]["code"]) == ("failed", "bad_model")
 
 
 def test_progress_fits_metadata_of_segment():

@@ -110,18 +110,6 @@ def test_event_of_other_object_makes_no_job(sourced, bucket, key):
     assert world.items() == []
 
 
-def test_path_names_model_in_both_buckets(sourced):
-    world = sourced(prefix="")
-    upload(world, f"{M2M}/a.jsonl", kind="export")
-    world.upload_records(f"{M2M}/a.jsonl", [{"text": "hello", "target_lang": "es"}])
-
-    world.settle()
-
-    found = world.manifests()
-    assert {folder.rpartition("/")[0] for folder in found} == {f"results/{M2M}/a.jsonl"}
-    assert sorted(one["counts"]["succeeded"] for one in found.values()) == [1, 2]
-
-
 def test_object_replaced_while_read_fails_job(sourced, monkeypatch):
     world = sourced(versions=False)
     upload(world, f"{PREFIX}a.jsonl")

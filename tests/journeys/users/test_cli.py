@@ -11,7 +11,6 @@ from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET, client
 
 M2M = "@cf/meta/m2m100-1.2b"
-REFUSED = '{"text":"(refused)","target_lang":"es"}\n'
 GOOD = '{"text":"x","target_lang":"es"}\n'
 
 
@@ -52,16 +51,6 @@ def test_put_wait_get_downloads_answers(command, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "again"), [("nonsense\n", ""), (REFUSED, ", `dropbatch retry {}` tries them again")]
-)
-def test_failed_records_are_said_with_what_to_do(command, tmp_path, line, again):
-    done = command.run("put", file(tmp_path, GOOD + line), "--model", M2M, "--wait", "--json")
-
-    job = done.json()[0]["job_id"]
-    assert f"`dropbatch report {job}` shows why records failed{again.format(job)}.\n" in done.err
-
-
-@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("--name", "_private/x.jsonl"), "begins with _ or ."),
@@ -79,15 +68,6 @@ def test_bad_file_is_refused_before_upload(command, tmp_path, arguments, says):
     assert command.world.objects("inbox/") == []
 
 
-def test_options_beyond_ascii_arrive(command, tmp_path):
-    table = file(tmp_path, "text\nx\n", "july.csv")
-    command.run("put", table, "--template", "Résumé: {text}", "-o", "max_cost=1")
-
-    metadata = command.world.s3.head_object(Bucket=BUCKET, Key="inbox/july.csv")["Metadata"]
-    assert len(metadata.pop("source-digest")) == 64
-    assert metadata == {"template": "=?utf-8?b?UsOpc3Vtw6k6IHt0ZXh0fQ==?=", "max-cost": "1"}
-
-
 # ── ls, status, wait ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -102,18 +82,6 @@ def test_ls_lists_jobs_oldest_first(command, finished):
     job_id, state, seconds, *more = lines[0].split()
     assert (job_id, state, more[:4]) == (finished, "completed", ["s", "3", "1", "failed"])
     assert 60 < int(seconds) < 120
-
-
-def test_ls_filters_by_state_and_time(command, finished):
-    assert command.run("ls", "--state", "completed").out.startswith(finished)
-    assert command.run("ls", "--state", "in_progress").out == ""
-    assert command.run("ls", "--state", "in_progress").code == 0
-    assert [one["job_id"] for one in command.run("ls", "--json").json()] == [finished]
-    command.world.pass_time(8 * 86_400)
-    assert command.run("ls").out == ""
-    assert command.run("ls", "--since", "2w").out.startswith(finished)
-    assert command.run("ls", "--since", "2026-11-01").out.startswith(finished)
-    assert command.run("ls", "--since", "yesterday").code == 2
 
 
 @pytest.mark.parametrize(
@@ -287,13 +255,6 @@ def test_copy_that_fails_leaves_no_parts(command, moment):
 
     s3.meta.events.unregister(f"{moment}-call.s3.CompleteMultipartUpload", unique_id="refuse")
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=BUCKET)
-
-
-def test_without_retry_file_there_is_nothing_to_retry(command, finished):
-    done = command.run("retry", finished)
-
-    assert done.code == 5
-    assert "none of its failed records can be tried again" in done.err
 
 
 # ── operators ─────────────────────────────────────────────────────────────────────────────────────

@@ -176,16 +176,6 @@ def test_verb_of_many_says_which_upload_has_no_job(command, no_head, monkeypatch
     assert len(done.out.splitlines()) == (0 if verb == "retry" else 1)
 
 
-def test_notice_of_an_upload_that_got_its_job_is_none(command, no_head, monkeypatch, tmp_path):
-    command.settle()
-    assert json.loads(command.world.read("results/july.jsonl/status.json"))["state"] == "read"
-    monkeypatch.chdir(tmp_path)
-
-    done = command.run("get", "j*")
-
-    assert (done.code, "has no job" in done.err) == (0, False)
-
-
 def test_wait_ends_when_upload_was_given_up(command, no_head):
     key = "results/july.jsonl/status.json"
     gone = {"state": "failed", "error": {"code": "upload_denied", "message": "Upload it again."}}

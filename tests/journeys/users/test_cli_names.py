@@ -1,7 +1,5 @@
 """Which job a name on the command line means, which stack."""
 
-from datetime import UTC, datetime
-
 import botocore.client
 import pytest
 from botocore.exceptions import EndpointConnectionError
@@ -36,14 +34,6 @@ def test_name_means_one_job(command):
     assert meant(command, f"downloads/{mine}/output.jsonl") == mine
     assert meant(command, "a.jsonl") == other
     assert command.run("cancel", "results/a.jsonl", "--json").json()[0]["job_id"] == mine
-
-
-def test_path_with_another_jobs_id_means_its_own(command):
-    other = dropped(command, "a.jsonl")
-    mine = dropped(command, f"again/{other}/b.jsonl")
-
-    assert meant(command, f"inbox/again/{other}/b.jsonl") == mine
-    assert meant(command, f"results/again/{other}/b.jsonl/{mine}/output.jsonl") == mine
 
 
 def test_name_means_newest_upload_before_it_has_a_job(command, tmp_path):
@@ -93,16 +83,6 @@ def test_wait_ends_after_five_minutes_without_job(command, monkeypatch):
 
     assert (done.code, "no job after 300 seconds" in done.err) == (5, True)
     assert 300 <= command.world.now() - began < 330
-
-
-def test_wait_for_young_id_lasts_a_minute_from_its_time(command, monkeypatch):
-    monkeypatch.setattr("dropbatch.client.wait.time.sleep", command.world.pass_time)
-    began = command.world.now()
-    command.world.pass_time(20)
-    name = f"{datetime.fromtimestamp(began, UTC):%Y%m%dT%H%M%SZ}-00000000"
-
-    assert command.run("wait", name).code == 5
-    assert 58 <= command.world.now() - began < 65
 
 
 def test_wait_outlives_lost_connections(command, monkeypatch):

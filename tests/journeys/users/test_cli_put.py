@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 
 import pytest
 
@@ -44,49 +43,6 @@ def test_put_of_folder_keeps_its_paths(command, folder):
         "july/_old",
         "july/_options.json",
     ]
-
-
-@pytest.mark.parametrize(("word", "character"), [(",", ","), (";", ";"), ("|", "|"), ("tab", "\t")])
-def test_delimiter_is_given_by_name(command, tmp_path, word, character):
-    other = ";" if character == "," else ","
-    (tmp_path / "a.csv").write_text(f"text{character}note{other}more\none{character}x\n")
-
-    done = command.run(
-        "put",
-        tmp_path / "a.csv",
-        "--model",
-        BGE,
-        "--delimiter",
-        word,
-        "--template",
-        "{text}",
-        "--wait",
-        "--strict",
-    )
-
-    assert done.code == 0
-    assert command.run("put", tmp_path / "a.csv", "--delimiter", "x").code == 2
-
-
-def test_name_that_is_not_utf8_needs_another(command, tmp_path):
-    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.jsonl")
-    with open(path, "w") as file:  # noqa: PTH123 - as a shell gives it
-        file.write(GOOD)
-
-    done = command.run("put", path, "--model", M2M)
-
-    assert (done.code, "not UTF-8" in done.err) == (2, True)
-    assert command.run("put", path, "--model", M2M, "--name", "café.jsonl").code == 0
-    assert command.world.objects("inbox/") == ["inbox/café.jsonl"]
-
-
-def test_put_of_missing_file_sends_nothing(command, tmp_path):
-    (tmp_path / "a.jsonl").write_text(GOOD)
-
-    done = command.run("put", tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--model", M2M)
-
-    assert (done.code, "b.jsonl does not exist" in done.err) == (2, True)
-    assert command.world.objects("inbox/") == []
 
 
 # ── what the stack would refuse ───────────────────────────────────────────────────────────────────

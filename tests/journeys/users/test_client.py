@@ -2,27 +2,20 @@
 
 import json
 import warnings
-from datetime import UTC, date, datetime
 
 import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 import dropbatch
-from dropbatch.client import upload as uploads
 from dropbatch.client.download import EXPORTS
-from dropbatch.client.stack import Stack
 from dropbatch.core import names
 from local.workers_ai import Fault
-from tests.support.aws.resources import BUCKET
 from tests.support.journeys.controlled_jobs import minutes
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 M2M = "@cf/meta/m2m100-1.2b"
 GOOD = {"text": "Hello", "source_lang": "en", "target_lang": "fr"}
-TABLE = {"id": ["a", "b"], "title": ['a 5" pipe', None], "stars": [1, 2]}
 
 
 @pytest.fixture
@@ -39,33 +32,6 @@ def test_dicts_are_submitted(command, client, source):
     assert job.path.startswith("reviews/")
     assert job.path.endswith(".jsonl")
     assert job.manifest()["counts"]["succeeded"] == 3
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [pd.DataFrame(TABLE), pl.DataFrame(TABLE), pa.table(TABLE)],
-    ids=["pandas", "polars", "arrow"],
-)
-def test_frames_are_submitted_as_csv(command, client, frame):
-    job = client.submit(frame, model=BGE, template="About {title}:\n{stars}", name="frame.csv")
-
-    body = command.world.s3.get_object(Bucket=BUCKET, Key="inbox/frame.csv")["Body"].read().decode()
-    assert body.splitlines() == ['"id","title","stars"', '"a","a 5"" pipe",1', '"b",,2']
-    assert job.wait(check=True) == "completed"
-
-
-def test_failed_upload_leaves_no_parts(command, client, monkeypatch):
-    monkeypatch.setattr(uploads, "PART_BYTES", 5 << 20)
-
-    def records():
-        yield from [{"text": "x" * 1_000_000}] * 12
-        raise ValueError("the user's own")
-
-    with pytest.raises(ValueError, match="own"):
-        client.submit(records(), model=BGE)
-
-    assert command.world.s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", []) == []
-    assert command.world.objects("inbox/") == []
 
 
 def test_job_is_paused_before_it_exists(command, client, api):
@@ -127,14 +93,6 @@ def test_refused_file_is_named(client, tmp_path, name, content, says):
         client.submit(tmp_path / name, model=M2M)
 
 
-def test_job_shows_its_id_and_path(command, client, monkeypatch):
-    job = client.submit([GOOD], name="a&b.jsonl", model=M2M)
-    job.wait()
-    monkeypatch.setattr(Stack, "read", None)  # It may not be called.
-
-    assert repr(job) == f"<Job {job.id} 'a&b.jsonl'>"
-
-
 @pytest.mark.parametrize("created", [False, True])
 def test_interrupted_wait_says_how_to_go_on(command, client, monkeypatch, created):
     job = client.submit([GOOD], model=M2M)
@@ -153,19 +111,6 @@ def test_interrupted_wait_says_how_to_go_on(command, client, monkeypatch, create
         job.wait()
     assert len(error.traceback) <= 4
     assert error.value.__suppress_context__
-
-
-@pytest.mark.parametrize(
-    "since", ["7d", "2026-11-21", date(2026, 11, 21), datetime(2026, 11, 21, tzinfo=UTC)]
-)
-def test_jobs_are_listed_since_any_time(command, client, since):
-    job = client.submit([GOOD], model=M2M)
-    job.wait()
-
-    assert list(client.jobs(since)) == [job]
-    assert list(client.jobs(datetime(2027, 1, 1, tzinfo=UTC))) == []
-    with pytest.raises(dropbatch.UsageError, match="'yesterday' is no time"):
-        client.jobs("yesterday")
 
 
 def test_second_retry_is_warned_of(command, client):

@@ -66,17 +66,6 @@ def test_file_of_others_is_not_replaced(command, tmp_path, name, options):
     assert (tmp_path / name).read_bytes() != b"precious\n"
 
 
-def test_unfinished_download_is_its_jobs(command, tmp_path):
-    first, second = job_of(command), job_of(command, "b.jsonl", GOOD)
-    manifest = command.world.read(f"results/a.jsonl/{first}/manifest.json")
-    (tmp_path / "manifest.json.part").write_bytes(manifest)
-    (tmp_path / "output.jsonl.part").write_text("the beginning of the first job's")
-
-    assert command.run("get", second, "-o", tmp_path).code == 2
-    assert command.run("get", first, "-o", tmp_path).code == 0
-    assert names_in(tmp_path) == ["errors.jsonl", "manifest.json", "output.jsonl"]
-
-
 @pytest.mark.parametrize("force", [[], ["--force"], ["--force", "--merged"]])
 @pytest.mark.parametrize(
     "name", ["../precious.txt", "/precious.txt", "..", "a\\..\\b", "C:x", 7, None]
@@ -149,20 +138,3 @@ def test_retry_that_cannot_be_placed_is_named(command, api, tmp_path):
     assert [one["success"] for one in merged] == [True, True]
     with pytest.warns(UserWarning, match=f"Retry {skipped['job_id']} is skipped: "):
         assert [one.success for one in Client().job(job).results(merged=True)] == [True, True]
-
-
-@pytest.mark.parametrize("path", ["a.csv", "a.jsonl"])
-def test_retry_cancelled_early_is_not_named(command, api, tmp_path, path):
-    body = {"a.csv": "text\nfail a\n", "a.jsonl": '{"custom_id":"a","body":{"prompt":"fail a"}}\n'}[
-        path
-    ]
-    job = retried(command, api, body, path)
-    command.world.pass_time(60)
-    with pytest.warns(UserWarning, match="retried already"):
-        Client("dropbatch").job(job).retry().cancel()
-    command.settle()
-
-    done = command.run("get", job, "-o", tmp_path, "--merged", "--strict")
-
-    assert (done.code, done.err) == (0, "")
-    assert "answers replaced: 1, retries: 1" in done.out

@@ -107,30 +107,6 @@ GPT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello"}
 PAGE = (ROOT / "docs/python.md").read_text("utf-8")
 
 
-@pytest.fixture
-def ai_with_model(stack):
-    with (
-        serving(stack, model=LLAMA) as url,
-        openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client,
-    ):
-        yield client
-
-
-@pytest.mark.parametrize("named", ["file", "metadata"])
-def test_model_that_is_named_precedes_servers(ai_with_model, world, named):
-    bodies = [
-        {"model": "gpt-4o-mini", "input": "a"},
-        {"model": BGE if named == "file" else "gpt-4o", "input": "b"},
-    ]
-    more = {"metadata": {"model": BGE}} if named == "metadata" else {}
-    batch = batch_of(ai_with_model, requests("/v1/embeddings", *bodies), "/v1/embeddings", **more)
-
-    world.settle()
-
-    batch = ai_with_model.batches.retrieve(batch.id)
-    assert (batch.model, batch.request_counts.completed) == (BGE, 2)
-
-
 @pytest.mark.parametrize(
     ("model", "code", "same"),
     [("gpt-4o", "no_model", False), ("@cf/no/such", "unknown_model", True)],

@@ -1,8 +1,6 @@
 """The environment of `make up`, and processes: only those started here are stopped."""
 
-import json
 import socket
-import subprocess
 import sys
 
 import pytest
@@ -48,22 +46,6 @@ def test_defaults_replace_earlier_values():
     assert parameters["MaxRequestsPerBatch"] == "5000"
     assert parameters["DefaultModel"] == ""
     assert parameters["LogLevel"] == "DEBUG"
-
-
-def test_process_with_reused_pid_is_left_alone(tmp_path):
-    service = Service("aws", tmp_path)
-    other = subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
-    )
-    try:
-        service.file.write_text(
-            json.dumps({"pid": other.pid, "born": "some other time", "port": 1, "code": ""})
-        )
-
-        assert service.stop() is False
-        assert other.poll() is None
-    finally:
-        other.communicate(b"\n")
 
 
 def test_outdated_service_is_restarted(folder, unused_port):

@@ -80,16 +80,6 @@ def test_second_stack_is_created_beside_first(cloud, more, place, file):
     assert cloud.deleted == [place, deployed]
 
 
-def test_other_stacks_profile_may_have_ended(cloud):
-    deploy.deploy(FIRST)
-    deploy.deploy(GIVEN | {"AWS_PROFILE": "prod"})
-    del cloud.accounts["prod"]
-
-    deploy.deploy({})
-
-    assert cloud.deployed[-1][0] == ("111111111111", "eu-west-1", "dropbatch")
-
-
 def test_name_of_two_stacks_is_not_enough(cloud):
     for region in ("eu-west-1", "us-east-1"):
         deploy.deploy(GIVEN | {"STACK_NAME": "team-b", "AWS_REGION": region})
@@ -172,19 +162,6 @@ def test_parameters_in_list_of_lines_are_changed(cloud, added):
 
     assert cloud.stacks["222222222222", "eu-west-1", "dropbatch"]["LogLevel"] == "DEBUG"
     assert "tail = true" in added.read_text()
-
-
-def test_tags_and_role_are_taken_from_variables(cloud):
-    role = "arn:aws:iam::111122223333:role/cfn"
-    deploy.deploy(FIRST | {"STACK_TAGS": "CostCenter=42 Owner=data", "STACK_ROLE_ARN": role})
-    deploy.deploy({})
-    deploy.deploy({"STACK_TAGS": "CostCenter=43"})
-
-    assert [(read.tags, read.role_arn) for _, read in cloud.deployed] == [
-        ("CostCenter=42 Owner=data", role),
-        ("CostCenter=42 Owner=data", role),
-        ("CostCenter=43", role),
-    ]
 
 
 def test_file_of_odd_form_is_not_rewritten(cloud, added):

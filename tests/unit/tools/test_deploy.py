@@ -106,17 +106,6 @@ def account(monkeypatch, tmp_path):
     return Account(monkeypatch, tmp_path)
 
 
-@pytest.mark.parametrize("status", [None, "REVIEW_IN_PROGRESS"])
-def test_first_deployment_creates_and_deletes_nothing(account, status):
-    account.stack = stack_in(status) if status else None
-
-    _, stack = deploy.deploy(GIVEN)
-
-    assert stack.status == "CREATE_COMPLETE"
-    assert account.created
-    assert account.deleted == []
-
-
 @pytest.mark.parametrize("status", sorted(NEVER_RAN | {"DELETE_FAILED"}))
 def test_failed_stack_is_deleted_if_agreed(account, status):
     account.stack = stack_in(status)
@@ -267,14 +256,6 @@ def test_environment_that_lambda_refuses_is_not_built(account):
 
     assert account.sam_calls == []
     assert not (account.folder / "samconfig.local.toml").exists()
-
-
-def test_update_keeps_stacks_processor(account):
-    account.stack = account.after_deploy = stack_in("UPDATE_COMPLETE", Architecture="x86_64")
-
-    deploy.deploy({"AWS_REGION": "eu-west-1"})
-
-    assert account.sam_calls[0] == ("build", "x86_64")
 
 
 class Client:

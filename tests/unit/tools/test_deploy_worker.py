@@ -10,7 +10,7 @@ from moto import mock_aws
 
 from local import worker
 from local.processes import LocalAwsError
-from tools import account_stack, answers_files, deploy_worker
+from tools import answers_files, deploy_worker
 from tools.account_stack import Stack
 from tools.answers_files import AnswersFile
 from tools.deploy_worker import worker_name
@@ -137,12 +137,6 @@ def test_secret_that_was_deleted_is_restored(cloudflare, capsys):
     assert (cloudflare.folder / "secret").read_text() == "of-the-stack"
     assert "restored" in capsys.readouterr().out
     assert "DeletedDate" not in cloudflare.secrets.describe_secret(SecretId=cloudflare.arn)
-
-
-def test_secret_is_read_as_the_functions_read_it(cloudflare):
-    """A secret that was set from a file ends with a newline, which no header may have."""
-    made = cloudflare.secrets.create_secret(Name="ApiToken-1", SecretString="token\n")["ARN"]
-    assert account_stack.secret_value(cloudflare.secrets, made) == "token"
 
 
 def test_failing_wrangler_says_what_it_needs(cloudflare, capsys):

@@ -7,7 +7,6 @@ import pytest
 
 from dropbatch.cli.cloudflare import Api, Reply, check_token
 from dropbatch.errors import Error
-from tools import deploy
 from tools.worker_check import check_worker
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
@@ -82,21 +81,6 @@ def test_token_with_white_space_is_not_even_sent(answered, token):
 
     assert "space" in check_token(Api(BASE, ACCOUNT, token))
     assert asked == []
-
-
-@pytest.mark.parametrize(("base", "blamed"), [(BASE, False), ("https://proxy.example.com", True)])
-def test_only_address_of_ones_own_is_blamed(answered, base, blamed):
-    settings = {
-        "TRANSPORT": "rest",
-        "WORKERS_AI_BASE_URL": f"{base}/",
-        "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
-    }
-    answered()
-
-    wrong, unchecked = deploy._checked(None, settings, TOKEN)
-
-    assert (wrong, "no route" in unchecked) == ("", True)
-    assert (f"WorkersAiBaseUrl ({base})" in unchecked) == blamed
 
 
 @pytest.mark.parametrize(

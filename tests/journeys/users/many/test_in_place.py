@@ -89,11 +89,3 @@ def test_what_differs_from_the_object_is_a_copy(sourced, more):
     assert sourced.world.objects("inbox/") == [
         "inbox/mine/a.jsonl" if "--name" in more else "inbox/july/a.jsonl"
     ]
-
-
-def test_object_outside_the_prefix_is_copied(sourced):
-    sourced.put("else/a.jsonl")
-
-    sourced.run("put", f"s3://{SOURCE}/else/a.jsonl")
-
-    assert sourced.world.objects("inbox/") == ["inbox/a.jsonl"]

@@ -74,14 +74,6 @@ def test_results_lie_beside_their_names(command, folder, tmp_path):
     assert f"{JOBS} jobs: {JOBS} completed, 45 records" in done.err
 
 
-def test_exit_code_is_the_worst(command, folder, tmp_path):
-    (folder / "bad.jsonl").write_text(GOOD + "nonsense\n")
-
-    assert put(command, folder, "--wait", "--strict").code == 3
-    done = command.run("put", folder / "bad.jsonl", folder / "july/00.jsonl", "--wait")
-    assert (done.code, done.out.count("no_model: No model was named")) == (1, 2)
-
-
 def test_same_command_goes_on(command, folder, tmp_path, monkeypatch):
     """Ctrl-C while half of the files are sent, and while the jobs are waited for."""
     out, shown = tmp_path / "out", []
@@ -188,8 +180,6 @@ def test_existing_file_is_not_sent(command, tmp_path, size):
 
 
 LONG = GOOD.encode() * 200
-TEXTS = ["some words"] * 1_000
-"""Both are more than `short_check` reads."""
 
 
 @pytest.fixture
@@ -245,16 +235,6 @@ def put_table(request, command, short_check, tmp_path):
         return command.run("put", tmp_path / "a.table", "--model", EMBEDDINGS, *options)
 
     return put_table
-
-
-@pytest.mark.parametrize("texts", [TEXTS[:1], TEXTS], ids=["short", "long"])
-def test_existing_table_is_not_sent(command, put_table, texts):
-    first = put_table({"text": texts}, "--json").json()
-
-    again = put_table({"text": texts}, "--skip-existing", "--json").json()
-
-    assert again == [first[0] | {"existing": True}]
-    assert len(versions(command)) == 1
 
 
 def test_many_files_take_few_calls(command, folder, calls):

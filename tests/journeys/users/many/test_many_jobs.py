@@ -9,7 +9,6 @@ from botocore.exceptions import ClientError
 
 import dropbatch
 from dropbatch.client import wait as waiting
-from dropbatch.core import names
 from tests.support.aws.resources import BUCKET
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -267,19 +266,6 @@ def test_many_uploads_without_jobs_are_given_up_with_what_their_notices_say(comm
 
     assert found["a.jsonl"] == "a.jsonl has no job: upload_denied: S3 refuses."
     assert found["b.jsonl"].startswith("b.jsonl has no job after")
-
-
-# ── ls ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_library_finds_jobs_of_a_folder(many):
-    client = dropbatch.Client("dropbatch")
-
-    paths = [job.path for job in client.jobs(prefix="reviews/")]
-    assert (len(paths), paths.count("reviews/05.jsonl")) == (JOBS + 1, 2)
-    since = names.job_time(client.job("reviews/05.jsonl").id)
-    assert [job.path for job in client.jobs(since, prefix="reviews/")] == ["reviews/05.jsonl"]
-    assert list(client.jobs(prefix="nothing/")) == []
 
 
 # ── status ────────────────────────────────────────────────────────────────────────────────────────

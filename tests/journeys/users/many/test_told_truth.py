@@ -120,14 +120,6 @@ def records(tmp_path: Path):
     return file
 
 
-def test_upload_that_was_stored_is_not_said_to_have_failed(command, unreachable, tmp_path):
-    left = unreachable(3)
-    done = command.run("put", records(tmp_path), "--model", M2M)
-    assert done.code == 0
-    assert "inbox/i.jsonl  job " in done.out
-    assert next(left, None) is None
-
-
 def test_upload_that_cannot_be_confirmed_is_said_to_be_there(command, unreachable, tmp_path):
     unreachable(1_000)
     done = command.run("put", records(tmp_path), "--model", M2M)

@@ -53,26 +53,6 @@ def test_embeddings_have_fixed_length():
     ]
 
 
-@pytest.mark.parametrize(
-    ("result", "answer"),
-    [
-        ({"response": "Hi"}, "Hi"),
-        ({"translated_text": "Salut"}, "Salut"),
-        (
-            {"response": None, "tool_calls": [{"name": "f", "arguments": {"x": 1}}]},
-            '[{"name":"f","arguments":{"x":1}}]',
-        ),
-        ({"something": 1}, '{"something":1}'),
-    ],
-)
-def test_other_answers_are_text(result, answer):
-    table = table_of(
-        lines({"id": 0, "external_reference": None, "success": True, "result": result})
-    )
-
-    assert table.column("answer").to_pylist() == [answer]
-
-
 BODIES = {
     "openai": {
         "custom_id": "a",

@@ -43,10 +43,6 @@ def child(number):
     return f"20261121T09300{number}Z-0000000{number}"
 
 
-def answers_of(merged):
-    return merged.path.read_bytes().decode().splitlines()
-
-
 # ── tables ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -119,43 +115,6 @@ def test_merge_that_dies_leaves_no_part_of_errors(tmp_path, monkeypatch):
         merge(tmp_path, first)
 
     assert not errors.exists()
-
-
-def partly_read(content, records):
-    return b"".join(content.splitlines(keepends=True)[:records])
-
-
-def test_partly_read_retry_without_references_is_named(tmp_path):
-    content = lines_of(*({"prompt": f"fail {n}"} for n in range(4)))
-    first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
-    part = finish(tmp_path, child(1), Form("native"), partly_read(first.retry_file, 2), none_fail)
-    whole = finish(tmp_path, child(2), Form("native"), first.retry_file, none_fail)
-
-    merged = merge(tmp_path, first, part, whole)
-
-    assert [(one.job_id, one.records) for one in merged.skipped] == [(child(1), 2)]
-    assert merged.retries == 1
-    assert all(child(2) in one for one in answers_of(merged))
-
-
-@pytest.mark.parametrize(
-    ("format_", "record"),
-    [
-        ("openai", r'{"custom_id":"caf\u00e9","body":{"messages":[]}}'),
-        ("anthropic", r'{"custom_id":"a\/b","params":{"messages":[]}}'),
-        ("bedrock", r'{"recordId":"\ud83d\ude00","modelInput":{"prompt":"x","max_gen_len":5}}'),
-        ("native", '{"prompt":"x","external_reference":1e2}'),
-        ("native", '{"prompt":"x","external_reference":{"a": [1, 2]}}'),
-    ],
-)
-def test_spelling_of_references_does_not_count(tmp_path, format_, record):
-    content = f"{record}\n".encode() * 2
-    first = finish(tmp_path, ROOT, Form(format_), content, all_fail)
-    retry = finish(tmp_path, child(1), Form(format_), first.retry_file, none_fail)
-
-    merged = merge(tmp_path, first, retry)
-
-    assert (merged.replaced, merged.skipped) == (2, [])
 
 
 def test_retry_of_skipped_retry_is_named(tmp_path):

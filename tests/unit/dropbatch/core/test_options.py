@@ -12,7 +12,6 @@ from dropbatch.core.formats.table import merge_defaults
 from dropbatch.core.options import (
     GONE,
     MAX_OPTIONS_BYTES,
-    Options,
     decode_options,
     encode_options,
     file_options,
@@ -113,10 +112,6 @@ def test_file_without_object_is_rejected(content):
     assert refused(file_options, content).startswith("_options.json: It must be a JSON object")
 
 
-def test_file_may_begin_with_bom():
-    assert file_options(b'\xef\xbb\xbf\n{"format":"csv"}\n') == {"format": "csv"}
-
-
 def test_nearest_file_is_looked_for_first():
     assert options_keys("inbox/a/b/c.csv", "inbox/") == [
         "inbox/a/b/_options.json",
@@ -144,11 +139,6 @@ def test_option_is_read_in_every_spelling(written):
     assert metadata_options({written: "0.5"}) == found
     assert in_file(**{written: 0.5}) == found
     assert metadata_of({written: 0.5}) == {"max-cost": "0.5"}
-
-
-@pytest.mark.parametrize("other", ["0.5", "0.50", " ", "5e-1"])
-def test_spellings_that_agree_are_one_option(other):
-    assert metadata_options({"max-cost": "0.5", "max_cost": other}) == {"max_cost": Decimal("0.5")}
 
 
 def test_spellings_that_differ_are_refused():
@@ -181,14 +171,6 @@ def test_metadata_like_an_option_is_told_as_ignored(written, nearest):
 
     assert json.loads(encode_options(options)) == {"max_cost": 1, "ignored": {written: nearest}}
     assert resolve([named_options(options)]).ignored is None, "a retry has metadata of its own"
-
-
-@pytest.mark.parametrize("member", ["max_failed_fraction", "max_cost"])
-@pytest.mark.parametrize("text", ["1e-200", "1e-999999", "0.0", "-0"])
-def test_number_next_to_nothing_is_nothing(member, text):
-    (value,) = metadata_options({member: text}).values()
-
-    assert str(value) in {"0", "0.0", "-0", "-0.0"}
 
 
 @pytest.mark.parametrize("name", ["max_cost", "deadline-hours", "model", "template"])
@@ -238,11 +220,6 @@ def test_wrong_metadata_value_is_refused_by_name(name, value):
 
 
 # ── resolved ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_option_is_from_first_layer_naming_it():
-    layers = [{"model": "a"}, {"model": "b", "format": "csv"}, {"format": "text", "template": "t"}]
-    assert resolve(layers) == Options(model="a", format="csv", template="t")
 
 
 def test_options_together_are_bounded():

@@ -111,14 +111,3 @@ def test_finished_batch_is_readable_until_retention():
     assert world.finished(request_id) == world.finished(request_id)
     world.now += 200
     assert code(world.poll(request_id)) == (404, 10404)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [{"model": "@cf/baai/bge-base-en-v1.5"}, {"account": "f" * 32}, {"request_id": "unknown"}],
-)
-def test_id_is_known_only_where_it_was_given(other):
-    world = LocalApi()
-    asked = {"model": BGE, "account": ACCOUNT, "request_id": world.submit(), **other}
-    reply = world.run(asked["model"], {"request_id": asked["request_id"]}, account=asked["account"])
-    assert reply.status_code == 404

@@ -31,11 +31,6 @@ def test_switches_as_text(text, name, value):
     assert getattr(Behaviour().changed_by_text(text), name) == value
 
 
-def test_assignments_to_one_mapping_add_up():
-    behaviour = Behaviour().changed_by_text("fault_rates.3040=0.1", "fault_rates.html=0.2")
-    assert behaviour.fault_rates == {"3040": 0.1, "html": 0.2}
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -54,11 +49,6 @@ def test_assignments_to_one_mapping_add_up():
 def test_switches_that_are_refused(text):
     with pytest.raises(SwitchError):
         Behaviour().changed_by_text(text)
-
-
-def test_json_of_wrong_type_is_refused():
-    with pytest.raises(SwitchError):
-        Behaviour().changed({"shuffle": "yes"})
 
 
 def test_help_lists_every_switch_and_fault(monkeypatch, capsys):

@@ -47,27 +47,6 @@ def test_batch_sends_queued_and_succeeded():
     assert queue.taken() == []
 
 
-@pytest.mark.parametrize(
-    ("switches", "name", "form"),
-    [
-        ({"event_names": "without_cf"}, "workersAi.model.batch.queued", "req-{}"),
-        ({"event_names": "short", "event_ids": "bare"}, "batch.queued", "{}"),
-        ({"request_id_form": "req", "event_ids": "bare"}, "cf.workersAi.model.batch.queued", "{}"),
-        (
-            {"request_id_form": "req", "event_ids": "as_sent"},
-            "cf.workersAi.model.batch.queued",
-            "req-{}",
-        ),
-    ],
-)
-def test_names_and_ids_have_other_forms(switches, name, form):
-    queue = Subscribed(**switches)
-    request_id = queue.world.submit().removeprefix("req-")
-    queue.world.now += 1
-    (body,) = queue.taken()
-    assert (body["type"], body["payload"]["requestId"]) == (name, form.format(request_id))
-
-
 # ── subscriptions ─────────────────────────────────────────────────────────────────────────────────
 
 

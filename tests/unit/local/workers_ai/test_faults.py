@@ -144,25 +144,6 @@ def test_batch_fails_after_acceptance_at_every_poll(form):
             assert (body["result"]["status"], body["result"]["error"]["code"]) == (form, 3030)
 
 
-@pytest.mark.parametrize(
-    ("form", "said"),
-    [
-        ("object", {"error": {"code": 3040, "message": "so"}}),
-        ("message", {"error": {"message": "so"}}),
-        ("string", {"error": "3040: so"}),
-        ("errors", {"errors": [{"code": 3040, "message": "so"}]}),
-        ("text", {"message": "so"}),
-        ("none", {}),
-    ],
-)
-def test_failed_items_in_every_shape(form, said):
-    world = World(Fault(kind="item_fails", items=(4,), message="so"), item_error=form)
-    world.submit()
-    items = world.items()
-    assert failed(items) == [4]
-    assert items[4] == {"id": 4, "success": False, "external_reference": "row-4", **said}
-
-
 # ── when they strike ──────────────────────────────────────────────────────────────────────────────
 
 

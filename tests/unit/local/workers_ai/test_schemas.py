@@ -12,7 +12,6 @@ WHISPER = "@cf/openai/whisper-large-v3-turbo"
 HELLO = {"role": "user", "content": "hello"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 CALLS = {"role": "assistant", "tool_calls": [CALL]}
-PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 LINK = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
 SCHEMA = {"type": "object", "properties": {}}
 
@@ -73,69 +72,6 @@ def chat(*messages, **more):
 )
 def test_schemas_refuse_with_place(model, request_, place):
     assert place in problem(model, request_, "/requests/3", Behaviour())
-
-
-@pytest.mark.parametrize(
-    ("model", "request_"),
-    [
-        (
-            LLAMA,
-            chat(
-                HELLO,
-                CALLS | {"content": ""},
-                {"role": "tool", "content": "1"},
-                top_k=50,
-                seed=1,
-                stop=["a"],
-            ),
-        ),
-        (LLAMA, {"prompt": "a", "top_p": 2, "frequency_penalty": 2, "external_reference": "a"}),
-        (SCOUT, chat({"role": "user", "content": [PICTURE]}, HELLO)),
-        (
-            QWEN,
-            chat(
-                {"role": "user", "content": [{"type": "text", "text": "a"}]}, frequency_penalty=-2
-            ),
-        ),
-        (
-            KIMI,
-            chat(
-                HELLO,
-                CALLS | {"content": None},
-                {"role": "tool", "content": "1", "tool_call_id": "c"},
-            ),
-        ),
-        (
-            KIMI,
-            chat(
-                {"role": "developer", "content": "a"},
-                HELLO,
-                n=3,
-                seed=0,
-                top_p=None,
-                stop="a",
-                top_k=250,
-            ),
-        ),
-        (
-            KIMI,
-            chat(
-                response_format={
-                    "type": "json_schema",
-                    "json_schema": {"name": "a", "schema": SCHEMA},
-                }
-            ),
-        ),
-        (DEEPSEEK, chat(reasoning_effort="max")),
-        (
-            GPT,
-            {"input": [{"anything": True}], "reasoning": {"effort": "low"}, "max_output_tokens": 5},
-        ),
-        (M3, {"text": ["a"] * 100, "truncate_inputs": True}),
-    ],
-)
-def test_what_schemas_accept_is_accepted(model, request_):
-    assert problem(model, request_, "/requests/0", Behaviour()) is None
 
 
 def test_what_is_not_published_is_switch():

@@ -93,16 +93,6 @@ def test_values_of_every_column_survive(found, chunk):
     assert again.to_pylist() == frame.to_pylist()
 
 
-@pytest.mark.parametrize(
-    "cells", [["1.50", "2"], ["1e5", "x"], ["01", "2"], ["+1", "2"], ["True", "False"], ["-0", "x"]]
-)
-def test_text_that_looks_like_numbers_is_text(cells):
-    """As a person writes it, without quotes."""
-    files = answered("a,b\n{},x\n{},y\n".format(*cells).encode())
-
-    assert record_batches(files, columns=True).read_all()["a"].to_pylist() == cells
-
-
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_exports_have_tables_columns(tmp_path, kind):
     files = answered(b"sku,text,embedding\n1,a,x\n2,b,y\n", vectors=[[1.0, 2.0], [3.0, 4.0]])

@@ -8,12 +8,6 @@ import pytest
 from dropbatch.client.threads import at_once
 
 
-def test_each_item_has_its_result():
-    assert sorted(at_once(lambda one: one * one, range(20), 4)) == [
-        (one, one * one) for one in range(20)
-    ]
-
-
 def test_no_more_calls_than_asked_for():
     busy, most, lock = 0, 0, threading.Lock()
 
@@ -29,20 +23,6 @@ def test_no_more_calls_than_asked_for():
     list(at_once(call, range(30), 3))
 
     assert most == 3
-
-
-def test_items_are_taken_when_a_call_can_begin():
-    taken = []
-
-    def items():
-        for one in range(100):
-            taken.append(one)
-            yield one
-
-    calls = at_once(lambda one: one, items(), 4)
-    next(calls)
-
-    assert len(taken) <= 5
 
 
 def test_error_is_raised_after_the_others_have_ended():

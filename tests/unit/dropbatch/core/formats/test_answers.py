@@ -137,38 +137,6 @@ def output_of(model_input, result):
 
 # ── what answers keep ─────────────────────────────────────────────────────────────────────────────
 
-TOKEN = {"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}
-
-
-def test_what_openai_has_place_for_is_kept():
-    choice = {
-        "message": {"role": "assistant", "content": "Hi", "reasoning": "hm"},
-        "logprobs": {"content": [TOKEN]},
-        "finish_reason": "stop",
-    }
-    usage = {
-        "prompt_tokens": 5,
-        "completion_tokens": 4,
-        "total_tokens": 9,
-        "prompt_tokens_details": {"cached_tokens": 3},
-        "completion_tokens_details": {"reasoning_tokens": 2},
-    }
-    body = body_of(
-        KIMI,
-        {"messages": [HELLO]},
-        {"choices": [choice], "usage": usage, "system_fingerprint": "fp"},
-    )
-    parsed = pytest.importorskip("openai.types.chat").ChatCompletion.model_validate(
-        body, strict=True
-    )
-    assert parsed.choices[0].logprobs.content[0].logprob == -0.5
-    assert (parsed.usage.prompt_tokens_details.cached_tokens, parsed.system_fingerprint) == (
-        3,
-        "fp",
-    )
-    assert parsed.usage.completion_tokens_details.reasoning_tokens == 2
-    assert body["choices"][0]["message"]["reasoning"] == "hm"
-
 
 CUT_OFF = {
     "output": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}],

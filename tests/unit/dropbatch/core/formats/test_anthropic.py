@@ -3,7 +3,7 @@
 import pytest
 
 from dropbatch.core.formats.base import RecordFault, member_of
-from tests.support.converted import HELLO, KIMI, LLAMA, convert, line_of, sent, written
+from tests.support.converted import HELLO, KIMI, LLAMA, convert, line_of, written
 from tests.support.vendors import vendors_read
 
 TEXT = {"response": "Hi", "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}
@@ -24,39 +24,6 @@ def result_of(result=None, record=None, **failure):
 
 
 # ── what is sent ──────────────────────────────────────────────────────────────────────────────────
-
-
-def test_message_request_becomes_chat():
-    params = {
-        "model": "claude-sonnet",
-        "max_tokens": 9,
-        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
-        "messages": [HELLO],
-        "stop_sequences": ["."],
-        "metadata": {"user_id": "u"},
-        "tools": [
-            {"name": "f", "description": "d", "input_schema": {"type": "object", "properties": {}}}
-        ],
-        "tool_choice": {"type": "tool", "name": "f"},
-        "temperature": 0.5,
-    }
-    assert sent(LLAMA, params, "anthropic") == {
-        "messages": [{"role": "system", "content": "Be brief."}, HELLO],
-        "max_tokens": 9,
-        "stop": ["."],
-        "temperature": 0.5,
-        "tools": [
-            {
-                "type": "function",
-                "function": {
-                    "name": "f",
-                    "description": "d",
-                    "parameters": {"type": "object", "properties": {}},
-                },
-            }
-        ],
-        "tool_choice": {"type": "function", "function": {"name": "f"}},
-    }
 
 
 @pytest.mark.parametrize(

@@ -164,20 +164,6 @@ def test_titan_answers():
     }
 
 
-def test_cohere_answers():
-    line = output_of({"texts": ["x", "y"]}, VECTORS)
-    assert (line["embeddings"], line["response_type"], line["texts"]) == (
-        [[1, 2.5], [3, 4]],
-        "embeddings_floats",
-        ["x", "y"],
-    )
-    typed = output_of({"texts": ["x", "y"], "embedding_types": ["float"]}, VECTORS)
-    assert (typed["embeddings"], typed["response_type"]) == (
-        {"float": [[1, 2.5], [3, 4]]},
-        "embeddings_by_type",
-    )
-
-
 def test_anthropic_answers():
     output = output_of(MESSAGES, TEXT)
     assert output.pop("id").startswith("msg_")
@@ -216,18 +202,6 @@ def test_converse_answers_are_what_botocore_knows(result):
     assert parsed == output
     assert output["metrics"] == {"latencyMs": 0}
     assert output["stopReason"] in shape.members["stopReason"].enum
-
-
-@pytest.mark.parametrize(
-    ("model_input", "result"),
-    [
-        ({"prompt": "x"}, TEXT),
-        ({"text": "x"}, {"translated_text": "y"}),
-        ({"texts": ["x"]}, {"response": [{"id": 0}]}),
-    ],
-)
-def test_other_answers_are_apis_own(model_input, result):
-    assert output_of(model_input, result) == result
 
 
 @pytest.mark.parametrize(

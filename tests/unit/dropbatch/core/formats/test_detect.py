@@ -8,7 +8,6 @@ from dropbatch.core.formats.detect import (
     Head,
     check_named,
     detect_format,
-    extension_format,
     first_model,
 )
 from dropbatch.errors import UploadRefused
@@ -111,23 +110,6 @@ def test_bare_embedding_bodies_are_refused():
     assert (error.code, '"body"' in error.message) == ("unknown_format", True)
 
 
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [
-        ("inbox/a.csv", "csv"),
-        ("inbox/a.CSV", "csv"),
-        ("inbox/a.tsv.gz", "tsv"),
-        ("inbox/a.txt.zst", "text"),
-        ("inbox/a.txt.GZ", "text"),
-        ("inbox/csv", ""),
-        ("inbox/a.csv/b", ""),
-        ("inbox/a.csv.bak", ""),
-    ],
-)
-def test_extension_decides_format(key, expected):
-    assert extension_format(key) == expected
-
-
 @pytest.mark.parametrize("head", [NATIVE, b" \n\t" + NATIVE, b"\xef\xbb\xbf[1]\n" + NATIVE])
 def test_json_is_detected_under_any_extension(head):
     assert detect(head, key="inbox/a.csv") == "native"
@@ -208,16 +190,3 @@ def test_named_format_needs_a_record_in_100_lines(name, head):
     with pytest.raises(UploadRefused, match=f"format {name}, which was named") as raised:
         check_named(name, Head(head))
     assert raised.value.code == "unknown_format"
-
-
-@pytest.mark.parametrize(
-    ("name", "head"),
-    [
-        ("openai", BROKEN[9:] + OPENAI),
-        ("native", BROKEN[9:] + NATIVE),
-        ("openai", b""),
-        ("openai", b'{"long":"'),
-    ],
-)
-def test_named_format_with_one_record_is_read(name, head):
-    check_named(name, Head(head, complete=head != b'{"long":"'))

@@ -1,11 +1,8 @@
 """The table of members."""
 
-import json
-
 import pytest
 
 from dropbatch.core.formats.base import member_of, value_of
-from dropbatch.core.formats.table import Form, reader_of
 from dropbatch.core.models import find_model
 from dropbatch.core.requests import schema_of
 from dropbatch.errors import UploadRefused
@@ -26,7 +23,6 @@ from tests.support.converted import (
     convert,
     fault,
     sent,
-    target_of,
 )
 
 # ── the table and the published schemas ───────────────────────────────────────────────────────────
@@ -243,22 +239,6 @@ def test_truncation_is_asked_for_if_possible():
 # ── defaults ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_defaults_have_names_that_model_takes():
-    assert (
-        sent(GPT, {"messages": [HELLO], "max_tokens": 5}, defaults={"max_tokens": 100})[
-            "max_output_tokens"
-        ]
-        == 5
-    )
-    assert "max_tokens" not in sent(GPT, {"messages": [HELLO]}, defaults={"max_tokens": 100})
-    assert (
-        sent(LLAMA, {"messages": [HELLO]}, defaults={"max_gen_len": 7, "stream": False})[
-            "max_tokens"
-        ]
-        == 7
-    )
-
-
 @pytest.mark.parametrize(
     "defaults", [{"stream": True}, {"n": 3}, {"top_k": 250}, {"messages": []}, {"system": "a"}]
 )
@@ -289,15 +269,6 @@ def test_defaults_that_no_request_may_have_end_upload(defaults):
 )
 def test_value_beyond_range_is_named_as_written(model, body, member):
     assert fault(model, body)[0] == member
-
-
-def test_anthropic_effort_is_named_as_written():
-    record = {
-        "custom_id": "a",
-        "params": {"messages": [HELLO], "output_config": {"effort": "best"}},
-    }
-    (one,) = reader_of(Form("anthropic"), target_of(KIMI)).convert([json.dumps(record).encode()])
-    assert member_of(one.message) == "params.output_config.effort"
 
 
 @pytest.mark.parametrize(

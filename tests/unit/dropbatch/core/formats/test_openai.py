@@ -50,15 +50,6 @@ def test_unknown_members_are_sent_as_written():
     assert b'{"x" : 1.50}' in converted.request
 
 
-def test_parts_of_text_are_joined_with_line_feed():
-    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    messages = [{"role": "user", "content": parts, "name": "x"}, HELLO]
-    assert sent(LLAMA, {"messages": messages})["messages"] == [
-        {"role": "user", "content": "one\ntwo", "name": "x"},
-        HELLO,
-    ]
-
-
 def test_content_of_another_kind_is_sent_as_written():
     messages = [{"role": "user", "content": [{"type": "new"}]}]
     assert json.loads(convert(LLAMA, {"messages": messages}).request)["messages"] == messages
@@ -88,13 +79,6 @@ def test_content_of_another_kind_is_sent_as_written():
 )
 def test_what_workers_ai_does_not_do_makes_record_bad(body, member):
     assert fault(LLAMA, body)[0] == member
-
-
-@pytest.mark.parametrize(
-    "body", [{"stream": None}, {"n": None}, {"dimensions": None}, {"audio": None}]
-)
-def test_null_asks_for_nothing(body):
-    assert sent(LLAMA, {"messages": [HELLO], **body}) == {"messages": [HELLO]}
 
 
 @pytest.mark.parametrize(
@@ -136,34 +120,11 @@ def test_embeddings_of_tokens_are_bad(tokens):
     assert fault(M3, {"input": tokens}, url="/v1/embeddings")[0] == "body.input"
 
 
-def test_record_for_another_task_than_models_is_bad():
-    assert fault(M3, {"messages": [HELLO]})[0] == "body"
-    assert fault(LLAMA, {"input": "x"}, url="/v1/embeddings")[0] == "body"
-
-
 def test_prompt_becomes_message_if_needed():
     assert sent(LLAMA, {"prompt": "x"}) == {"prompt": "x"}
     assert sent(LLAMA, {"prompt": ["x"]}) == {"prompt": "x"}
     assert sent(KIMI, {"prompt": "x"}) == {"messages": [{"role": "user", "content": "x"}]}
     assert sent(GPT, {"prompt": "x"}) == {"input": "x"}
-
-
-def test_chat_becomes_input_of_responses_model():
-    schema = {"name": "s", "schema": {"type": "object"}, "strict": True}
-    body = {
-        "messages": [HELLO],
-        "max_completion_tokens": 9,
-        "reasoning_effort": "low",
-        "response_format": {"type": "json_schema", "json_schema": schema},
-        "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
-    }
-    assert sent(GPT, body) == {
-        "input": [HELLO],
-        "max_output_tokens": 9,
-        "reasoning": {"effort": "low"},
-        "text": {"format": {"type": "json_schema", **schema}},
-        "tools": [{"type": "function", "name": "f", "parameters": {}}],
-    }
 
 
 @pytest.mark.parametrize(("model", "is_plain"), [(LLAMA, True), (KIMI, False)])

@@ -101,11 +101,6 @@ def test_base64_embeddings_are_float32():
     assert struct.unpack("<2f", base64.b64decode(body["data"][0]["embedding"])) == (1.0, 2.5)
 
 
-def test_result_without_embedding_stays_native():
-    ranked = {"response": [{"id": 0, "score": 0.5}]}
-    assert body_of(M3, {"input": "x"}, ranked, "/v1/embeddings") == ranked
-
-
 FAILURES = {
     "bad_record": (400, "invalid_request_error", "body.n"),
     "mismatched_model": (400, "invalid_request_error", "body.n"),

@@ -7,7 +7,7 @@ import pytest
 
 from dropbatch.client.records import records_of
 from dropbatch.core.formats.base import BatchFacts, Outcome
-from dropbatch.core.formats.table import Form, describer_of, file_names, reader_of, writer_of
+from dropbatch.core.formats.table import Form, file_names, reader_of, writer_of
 from dropbatch.core.formats.tables import Columns, Template, answer_columns
 from dropbatch.core.read.rows import delimiters_in, first_row
 from dropbatch.errors import UploadRefused
@@ -65,25 +65,9 @@ def test_row_that_cannot_be_read_keeps_its_reference(row, reference):
     assert (bytes(fault.reference), "\t" in fault.message) == (reference, False)
 
 
-def test_table_without_input_is_refused():
-    error = error_of(convert, b"body,title", [])
-    assert error.code == "bad_options"
-    assert "'body', 'title'" in error.message
-
-
 @pytest.mark.parametrize("header", [b"a\xff", b"a\rb,c"])
 def test_header_that_cannot_be_read_is_refused(header):
     assert error_of(Columns, header, b",").code == "unknown_format"
-
-
-def test_bom_is_not_part_of_first_name():
-    assert Columns(b"\xef\xbb\xbftext,b", b",").names == ["text", "b"]
-    columns = Columns(b"\xef\xbb\xbftext,b", b",")
-    assert columns.added_header() == b"\xef\xbb\xbftext,b,answer,error_code,error_message\n"
-    assert (
-        file_names(Form("csv", columns.header), "inbox/a.csv").retry_opening
-        == b"\xef\xbb\xbftext,b\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -187,13 +171,6 @@ def test_column_is_reference(name):
     assert sent(f"text,{name}".encode(), b"x,") == {"text": "x"}
 
 
-def test_defaults_are_added():
-    assert sent(b"text", b"x", defaults={"target_lang": b'"es"', "text": b'"never"'}) == {
-        "text": "x",
-        "target_lang": "es",
-    }
-
-
 # ── templates ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -258,14 +235,6 @@ def test_row_is_padded_or_cut_to_header(row, fitted):
     assert line_of(b"a,b,c", row, code="bad_record", message="m") == fitted + b",,bad_record,m\n"
 
 
-def test_row_is_object_of_its_columns_in_errors():
-    describe = describer_of(Form("csv", b"a,b"))
-    assert json.loads(describe(b'1,"x\ny"')) == {"a": "1", "b": "x\ny"}
-    assert json.loads(describe(b"1")) == {"a": "1"}
-    assert json.loads(describe(b"1,2,3,4")) == {"a": "1", "b": "2", "": "3,4"}
-    assert json.loads(describe(b"\xff")) == "\ufffd"
-
-
 SCHEMA = {"type": "object", "properties": {"mood": {"type": "string"}, "points, 0-5": {}}}
 
 
@@ -291,9 +260,3 @@ def test_schema_gives_each_member_of_answer_column(format_):
     assert next(csv.reader([text.decode()]))[2:] == ["no JSON", "", "", "", ""]
     failed = writer.line(FACTS, Outcome(0, b"null", b"1,x", None, "rejected", "no"))
     assert next(csv.reader([failed.decode()]))[2:] == ["", "", "", "rejected", "no"]
-
-
-def test_without_schema_there_is_one_column():
-    for format_ in (b"null", b'{"type":"json_object"}', b'{"json_schema":{"type":"string"}}', b"5"):
-        assert answer_columns({"response_format": format_}) == []
-    assert answer_columns({}) == []

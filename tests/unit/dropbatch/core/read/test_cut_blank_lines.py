@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.formats.table import Form, reader_of
@@ -98,11 +98,3 @@ def test_blank_lines_count_as_lines_alone(format_, data, block, most):
     found = cut_all(format_, content, block=block, most=most)
     assert lines_of(found) == lines
     assert seen(found) == seen(cut_all(format_, content, most=most))
-
-
-@example(text=b" \n \n x\n")
-@given(text=st.lists(st.sampled_from([b" ", b"\t", b"\r", b"\n", b"x"]), max_size=80).map(b"".join))
-def test_indented_text_is_not_blank(text):
-    expected = [at for at, line in enumerate(text.split(b"\n"), 1) if line.strip(b" \t\r")]
-    for block in (1, 5, 1 << 20):
-        assert lines_of(cut_all("text", text, block=block)) == expected

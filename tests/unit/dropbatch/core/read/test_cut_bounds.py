@@ -6,12 +6,10 @@ import msgspec
 import pytest
 
 from dropbatch.core.models import Model, facts_of
-from dropbatch.core.plan import Checkpoint
-from dropbatch.core.read.cut import read_batches, validate_record
+from dropbatch.core.read.cut import validate_record
 from dropbatch.core.read.index import build_body
 from dropbatch.core.read.inputs import Inputs
 from dropbatch.core.read.rows import OverlongRecord
-from dropbatch.errors import UploadRefused
 from tests.support.uploads import (
     LARGEST,
     LIMIT,
@@ -33,18 +31,7 @@ def lines_of(*sizes, ending=b"\n"):
     return b"".join(record_of(size) + ending for size in sizes)
 
 
-def array_of(*sizes, separator=b","):
-    """An array of records."""
-    return b"[" + separator.join(map(record_of, sizes)) + b"]"
-
-
 # ── where a batch ends ────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.timeout(5)
-@pytest.mark.parametrize("data", [lines_of(20), lines_of(20, 20)])
-def test_cut_ends_with_upload(data):
-    assert len(cuts_of(plan_of((10, LIMIT)), data)) == 1
 
 
 @pytest.mark.parametrize("block", [1 << 20, 21], ids=["found together", "found one by one"])
@@ -91,63 +78,7 @@ def test_batch_holds_as_many_records_as_it_may(block, most, records):
     ] == records
 
 
-def test_broken_document_has_no_batches():
-    cuts = read_batches(
-        plan_of((10, LIMIT), "array"),
-        Checkpoint(offset=0),
-        0,
-        [b"[" + record_of(20) + b"," + record_of(20) + b"}"],
-    )
-    with pytest.raises(UploadRefused) as told:
-        next(cuts)
-    assert told.value.code == "broken_document"
-
-
 # ── what is said of each record ───────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("data", "form"),
-    [
-        (lines_of(20, 30), "jsonl"),
-        (lines_of(20, 30, ending=b"\r\n"), "jsonl"),
-        (array_of(20, 30), "array"),
-        (array_of(20, 30, separator=b" ,\n  "), "array"),
-        (b" " + array_of(20, 30), "array"),
-    ],
-)
-def test_records_length_is_that_of_its_place_in_body(data, form):
-    (one,) = cuts_of(plan_of((10, LIMIT), form), data)
-    assert one.rows.lengths == [20, 30]
-    assert len(one.body) == WRAPPING + 51
-
-
-@pytest.mark.parametrize(
-    ("data", "rows"),
-    [
-        (b"{}\n{}\n", [(1, ""), (2, "")]),
-        (b"{}\n\n{}\n", [(1, ""), (3, "")]),
-        (b"{}\n1\n{}\n", [(1, ""), (2, "not_an_object"), (3, "")]),
-        (
-            b"{}\n{}\n{}\n{}\n{}\nwrong\n{}\n",
-            [*((line, "") for line in range(1, 6)), (6, "invalid_json"), (7, "")],
-        ),
-    ],
-)
-def test_each_record_has_its_line(data, rows):
-    (one,) = cuts_of(plan_of((10, LIMIT)), data)
-    assert [(row.line, row.code) for row in one.rows] == rows
-
-
-@pytest.mark.parametrize("records", [1, 2, 3, 4, 5])
-def test_fault_in_run_is_found_and_others_sent(records):
-    sound = [b"{}"] * (records - 1)
-    for place in range(records):
-        data = b"\n".join([*sound[:place], b"wrong", *sound[place:]])
-        (one,) = cuts_of(plan_of((10, LIMIT)), data)
-        assert [row.code for row in one.rows] == [""] * place + ["invalid_json"] + [""] * (
-            records - 1 - place
-        )
 
 
 @pytest.mark.parametrize("ending", [b"", b"\r"])

@@ -74,18 +74,6 @@ def test_byte_order_mark_belongs_to_no_record(first, rest):
     assert [record for _, record in records_in(one)] == [first, *rest]
 
 
-def test_batches_grow_up_to_plans_maximum():
-    data = b"\n".join([record_of(11)] * 50)
-    assert [len(one.rows) for one in cuts_of(plan_of((5, 399, 1)), data)] == [1] * 4 + [2] * 4 + [
-        4
-    ] * 4 + [5] * 4 + [2]
-
-
-def test_beginning_of_unreadable_line_is_kept_as_text():
-    (one,) = cuts_of(plan_of((10, 300)), b'{"a":"\xff' + b"b" * 300)
-    assert json.loads(bytes(one.rows[0].request)) == '{"a":"�' + "b" * (EXCERPT - 7)
-
-
 @pytest.mark.parametrize("block", [1, 5, 59, 61, LIMIT, LIMIT + 5, 1 << 20])
 @pytest.mark.parametrize(
     "size", [LIMIT - WRAPPING, LIMIT, LIMIT + 1, LIMIT + EXCERPT, LIMIT + EXCERPT + 1, 5 * LIMIT]

@@ -33,27 +33,6 @@ def rows_of(data, size=1 << 20, delimiter=b","):
     return found
 
 
-@pytest.mark.parametrize(
-    ("data", "rows"),
-    [
-        (b"", []),
-        (b"a,b", [b"a,b"]),
-        (b"a,b\n", [b"a,b"]),
-        (b"a\r\nb\r\n", [b"a", b"b"]),
-        (b"a\n\nb\n", [b"a", b"", b"b"]),
-        (b'"a\nb",c\nd\n', [b'"a\nb",c', b"d"]),
-        (b'"a""\n""b"\nc', [b'"a""\n""b"', b"c"]),
-        (b'5" pipe,x\ny\n', [b'5" pipe,x', b"y"]),
-        (b'a, "b\nc"\n', [b'a, "b', b'c"']),
-        (b'"a"b"c\nd\n', [b'"a"b"c', b"d"]),
-        (b'"a\r\nb"\r\n', [b'"a\r\nb"']),
-    ],
-)
-@pytest.mark.parametrize("size", [1, 2, 3, 1000])
-def test_rows_end_where_csv_readers_end_them(data, rows, size):
-    assert rows_of(data, size) == rows
-
-
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_each_row_says_how_far_next_is(size):
     data = b'a\r\n"b\nb",c\n\nd'

@@ -39,18 +39,6 @@ def test_packed_content_comes_out_of_any_blocks(packing, content, size):
         assert detect_compression(stored) == packing
 
 
-@pytest.mark.parametrize("first", [0x50, 0x5F])
-def test_frames_without_content_are_zstd_too(first):
-    """As `pzstd` writes one before each of its own, with the size of the next."""
-    stored = b"".join(
-        bytes([first, 0x2A, 0x4D, 0x18, 4, 0, 0, 0]) + len(frame).to_bytes(4, "little") + frame
-        for frame in (zstd.compress(TEXT), zstd.compress(TEXT))
-    )
-
-    assert detect_compression(stored) == "zstd"
-    assert unpack("zstd", stored) == TEXT * 2
-
-
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
 @given(pieces=st.lists(st.binary(max_size=50), min_size=1, max_size=5), size=st.integers(1, 99))
 def test_several_members_are_one_text(packing, pieces, size):
@@ -109,10 +97,6 @@ def test_time_is_checked_although_nothing_comes_out(packing):
 
     with pytest.raises(TimeoutError):
         list(decompress(packing, in_blocks(stored, 1 << 20), no_time))
-
-
-def test_zeros_after_gzip_are_padding():
-    assert unpack("gzip", gzip.compress(TEXT) + bytes(513), 7) == TEXT
 
 
 def test_large_window_is_tolerated():
