@@ -1,7 +1,8 @@
-"""Which module may know which."""
+"""What imports what, how long modules are, and what of the code has one value or one reason."""
 
 import ast
 import re
+import subprocess
 import sys
 from collections import Counter
 from functools import cache
@@ -9,6 +10,7 @@ from graphlib import TopologicalSorter
 
 import pytest
 
+from tests.mutants.defects import all_mutants, reasons
 from tests.support.shipped import CORE, ROOT, SHIPPED
 
 ROOMS = {
@@ -273,3 +275,62 @@ def test_only_handlers_know_the_composition_root():
     product = [path for folder in ("functions", "shared") for path in (ROOT / folder).rglob("*.py")]
     knowing = [name_of(path) for path in product if "shared.bootstrap" in imports_of(path)]
     assert sorted(knowing) == ["functions.poll.handler", "functions.submit.handler"]
+
+
+def constants(path):
+    """The public constants that a module defines, each with the source of its value."""
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.Assign):
+            names, values = node.targets[0], node.value
+            several = isinstance(names, ast.Tuple) and isinstance(values, ast.Tuple)
+            for name, value in (
+                zip(names.elts, values.elts, strict=True) if several else [(names, values)]
+            ):
+                is_public = isinstance(name, ast.Name) and name.id.isupper()
+                if is_public and name.id[0] != "_" and not isinstance(value, ast.Dict):
+                    yield name.id, ast.unparse(value)
+
+
+def test_constant_has_one_value():
+    found = {}
+    for path in SHIPPED:
+        for name, value in constants(path):
+            found.setdefault(name, {}).setdefault(value, str(path.relative_to(ROOT)))
+    assert len(found) > 200
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+def test_reasons_name_defects_that_exist():
+    names = {one.name for one in all_mutants()}
+
+    assert [one for one in reasons() if one not in names] == []
+
+
+def test_zstd_is_from_standard_library_if_there():
+    """Python 3.14 has `compression.zstd`, and the locks leave the backport out there."""
+    program = """
+import sys, types
+from backports import zstd
+sys.modules.pop("backports.zstd"), sys.modules.pop("backports")
+sys.modules["compression"] = types.ModuleType("compression")
+sys.modules["compression"].zstd = sys.modules["compression.zstd"] = zstd
+class NoBackports:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "backports":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, NoBackports())
+sys.version_info = (3, 14, 0, "final", 0)
+from dropbatch.core.read import unpack
+assert b"".join(unpack.decompress("zstd", iter([zstd.compress(b"text")]))) == b"text"
+"""
+    if sys.version_info >= (3, 14):
+        program = """
+from compression import zstd
+from dropbatch.core.read import unpack
+assert unpack.zstd_module() is zstd
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr

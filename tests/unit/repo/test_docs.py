@@ -1,21 +1,23 @@
-"""The documents: links lead somewhere, files and functions they name exist.
-
-Tables agree with template and code.
-"""
+"""The documents agree with the code, with what hosts read and with what commands print."""
 
 import ast
 import json
 import re
+import subprocess
+from datetime import UTC, datetime
 from functools import cache
 
 import pytest
+import yaml
 
+from dropbatch.core.names import job_id
 from dropbatch.core.options import OPTIONS
 from local.template import template
 from shared.pacing.waits import IMPORTANCE
 from tests.support.shipped import ROOT, SHIPPED
 from tools import docs
 from tools.plan import dollars
+from tools.release import project
 
 PAGES = sorted(
     path
@@ -267,3 +269,56 @@ def test_documented_key_policy_lets_events_through():
         ["kms:GenerateDataKey", "kms:Decrypt"]
     ]
     assert [one["Sid"] for one in events if "Condition" in one] == []
+
+
+UPLOADED = datetime(2026, 11, 21, 20, 39, 32, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "printed", ["2026-11-21T20:39:32+00:00", "2026-11-21T20:39:32.000Z"], ids=["cli-2", "cli-1"]
+)
+def test_waiting_finds_job_of_newest_upload_of_key(printed):
+    page = (ROOT / "docs" / "results.md").read_text()
+    (shown,) = re.findall(r"^AT=\$\(aws [^|]+\| (.+)\)$", page, re.MULTILINE)
+    (prefix,) = re.findall(r"results/\$FILE/(\S+) \| grep manifest\.json$", page, re.MULTILINE)
+
+    done = subprocess.run(
+        ["sh", "-c", shown], input=printed + "\n", capture_output=True, text=True, check=True
+    )
+
+    folder = prefix.replace("${AT}", done.stdout.strip())
+    assert job_id("files", "inbox/july.jsonl", "v2", "etag", UPLOADED).startswith(folder)
+    assert not job_id(
+        "files", "inbox/july.jsonl", "v1", "etag", UPLOADED.replace(second=31)
+    ).startswith(folder)
+
+
+def test_workflow_runs_ci():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    (job,) = workflow["jobs"].values()
+
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert workflow["permissions"] == {"contents": "read"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.name
+)
+def test_issue_forms_have_what_host_demands(path):
+    form = yaml.safe_load(path.read_text())
+
+    assert {"name", "description", "body"} <= form.keys()
+    assert all(
+        field["attributes"]["label"] for field in form["body"] if field["type"] != "markdown"
+    )
+
+
+def test_changelog_is_in_form_of_keep_changelog():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+
+    assert headings[0] == project()[0]
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", heading) for heading in headings)
+    assert len(text.partition("## ")[2].splitlines()) <= 40
+    allowed = {"Added", "Gone", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= allowed

@@ -1,4 +1,4 @@
-"""docs/formats.md shows what the formats make of a record, to the byte."""
+"""The examples of docs/formats.md are real."""
 
 import json
 import re

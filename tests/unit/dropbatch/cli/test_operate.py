@@ -1,5 +1,6 @@
-"""`redrive` on queues that answer as SQS does; verbs that are gone."""
+"""Verbs of operators, the list of models, and what is gone."""
 
+import json
 import re
 
 import pytest
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 from dropbatch.cli.main import GONE, cli
 from dropbatch.cli.operate import redrive_queues
 from dropbatch.client.stack import Stack
+from dropbatch.core.models import catalog
 from dropbatch.errors import UsageError
 from tests.support.shipped import ROOT
 
@@ -86,3 +88,29 @@ def test_page_lists_verbs_as_they_help():
 
     helped = [(name, " ".join(verb.help.partition("\n\n")[0].split())) for name, verb in VERBS]
     assert [(name, text) for name, text in listed if name in cli.commands] == helped
+
+
+def lines(*arguments):
+    result = CliRunner().invoke(cli, ["models", *arguments])
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"Facts of {catalog().read_on}, ")
+    return result.stdout.splitlines()
+
+
+def test_all_lists_models_without_batches():
+    reranker = "@cf/baai/bge-reranker-base"
+    assert not [line for line in lines() if line.startswith(reranker)]
+    (line,) = [line for line in lines("--all") if line.startswith(reranker)]
+    assert line.endswith("no batches")
+
+
+def test_json_has_efforts_and_cached_price():
+    shown = {one["id"]: one for one in map(json.loads, lines("--json"))}
+    kimi = shown["@cf/moonshotai/kimi-k2.6"]
+    assert (kimi["efforts"], kimi["cached_price"], kimi["context"]) == (
+        ["high", "none"],
+        "0.160",
+        262_144,
+    )
+    assert kimi["read_on"] == catalog().read_on
+    assert "0E" not in str(shown)

@@ -1,11 +1,17 @@
-"""`put` sends files at the same time: how many, and what becomes of the others if one fails."""
+"""`put` of many files: what is sent at the same time, and what a terminal shows of their names."""
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dropbatch.cli import put as sending
+from dropbatch.cli.context import emit, note
+from dropbatch.client.progress import columns_of, cut, describe, printable, shortened
+from dropbatch.client.threads import at_once
 from dropbatch.client.upload import PART_BYTES
 from dropbatch.errors import Error
 
@@ -83,3 +89,70 @@ def test_nothing_more_is_sent_after_a_failure(send, capsys):
     assert says.startswith("Uploaded: inbox/00.jsonl, ")
     assert "Not uploaded, or not confirmed: inbox/03.jsonl, " in says
     assert "The same command with --skip-existing sends what is missing." in says
+
+
+def test_no_more_calls_than_asked_for():
+    busy, most, lock = 0, 0, threading.Lock()
+
+    def call(_):
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(most, busy)
+        time.sleep(0.002)
+        with lock:
+            busy -= 1
+
+    list(at_once(call, range(30), 3))
+
+    assert most == 3
+
+
+def test_error_is_raised_after_the_others_have_ended():
+    ended, free = [], threading.Event()
+
+    def call(one):
+        if one == 1:
+            free.set()
+            raise ValueError("one")
+        free.wait(5)
+        time.sleep(0.01)
+        ended.append(one)
+
+    with pytest.raises(ValueError, match="one"):
+        list(at_once(call, range(3), 3))
+    assert sorted(ended) == [0, 2]
+
+
+HOSTILE = "a\x1b[31mred\x1b]0;title\x07\n2026  completed\x9b2J\u202egpj.exe\u2028\ud800"
+SHOWN = r"a\x1b[31mred\x1b]0;title\x07\n2026  completed\x9b2J\u202egpj.exe\u2028\ud800"
+
+
+def test_what_would_command_a_terminal_is_written_out():
+    assert printable(HOSTILE) == SHOWN
+
+
+@pytest.mark.parametrize(
+    "text", ["Résumés 100%.jsonl", "年度/レビュー", "👩‍👩‍👧 x", "foto 3", "क्\u200dष"]
+)
+def test_names_of_the_world_stay(text):
+    assert printable(text) == text
+
+
+@given(st.text(), st.integers(1, 100))
+def test_cut_text_fits(text, width):
+    for one in (cut(text, width), shortened(text, width)):
+        assert columns_of(one) <= width
+    assert text.startswith(cut(text, width))
+
+
+def test_every_way_to_print_is_safe(monkeypatch, capsys):
+    monkeypatch.setattr("dropbatch.cli.context.is_json", lambda: False)
+    emit({}, HOSTILE)
+    note(f"\n{HOSTILE}")
+    waiting = {"state": HOSTILE, "waiting_for": {"code": "x", "message": HOSTILE}}
+
+    for width in (None, 40):
+        assert not any("\x1b" in line or "\n" in line for line in describe(HOSTILE, waiting, width))
+    out, err = capsys.readouterr()
+    assert (out, err) == (f"{SHOWN}\n", f"\n{SHOWN}\n")

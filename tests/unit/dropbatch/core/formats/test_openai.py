@@ -1,8 +1,12 @@
-"""OpenAI's batch files: what is sent for a record."""
+"""OpenAI's batch files: what is sent for a record, and the line that answers it."""
 
+import base64
 import json
+import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dropbatch.core.formats.base import member_of
 from dropbatch.core.formats.table import Form, reader_of
@@ -12,10 +16,14 @@ from tests.support.converted import (
     KIMI,
     LLAMA,
     M3,
+    answers,
+    body_of,
     convert,
     fault,
+    line_of,
     sent,
     target_of,
+    written,
 )
 
 FORM = Form("openai")
@@ -138,3 +146,163 @@ def test_schema_is_given_to_each_model_as_it_takes_it(model, is_plain):
     assert sent(model, {"messages": [HELLO], "response_format": plain})["response_format"] == (
         plain if is_plain else named
     )
+
+
+USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+COMPLETION = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 5,
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Hi", "reasoning_content": "hm"},
+            "finish_reason": "length",
+        }
+    ],
+    "usage": {**USAGE, "neurons": 0.5},
+}
+RESPONSE = {
+    "id": "resp_1",
+    "output": [
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "message", "content": [{"type": "output_text", "text": "Hi"}]},
+    ],
+    "usage": {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7},
+}
+CHAT_RESULTS = {
+    "workers": {"response": "Hi", "usage": USAGE, "tool_calls": [{}]},
+    "completion": COMPLETION,
+    "text completion": {"choices": [{"text": "Hi", "finish_reason": None}], "usage": USAGE},
+    "responses": RESPONSE,
+    "nested": {"result": {"response": "Hi", "usage": USAGE}},
+    "string": "Hi",
+}
+
+
+@pytest.mark.parametrize("name", CHAT_RESULTS)
+def test_any_chat_answer_becomes_chat_completion(name):
+    body = body_of(LLAMA, {"messages": [HELLO]}, CHAT_RESULTS[name])
+    assert (body["object"], body["created"], body["model"]) == (
+        "chat.completion",
+        1_795_253_400,
+        LLAMA,
+    )
+    (choice,) = body["choices"]
+    assert choice["message"]["content"] == "Hi"
+    assert choice["finish_reason"] == ("length" if name == "completion" else "stop")
+    assert body["usage"] == (dict.fromkeys(USAGE, 0) if name == "string" else USAGE)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        ({"response": {"a": [1, "é"]}}, '{"a":[1,"\\u00e9"]}'),
+        ({"response": [1, 2]}, "[1,2]"),
+        ({"odd": 1}, '{"odd":1}'),
+    ],
+    ids=["object", "array", "unknown shape"],
+)
+def test_structured_answer_is_json_text(result, text):
+    assert body_of(LLAMA, {"messages": [HELLO]}, result)["choices"][0]["message"]["content"] == text
+
+
+def test_tool_calls_of_workers_ai_become_openais():
+    call = {"name": "f", "arguments": {"x": 1}}
+    body = body_of(LLAMA, {"messages": [HELLO]}, {"response": None, "tool_calls": [call]})
+    parse("/v1/chat/completions", body)
+    (choice,) = body["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    (made,) = choice["message"]["tool_calls"]
+    assert made["function"] == {"name": "f", "arguments": '{"x":1}'}
+    assert made["type"] == "function"
+    assert choice["message"]["content"] is None
+
+
+@pytest.mark.parametrize(
+    "result", [{"shape": [2, 2], "data": [[1, 2.5], [3, 4]]}, {"response": [[1, 2.5], [3, 4]]}]
+)
+def test_embeddings_become_list(result):
+    body = body_of(M3, {"input": ["x", "y"]}, result, "/v1/embeddings")
+    parse("/v1/embeddings", body)
+    assert (body["object"], body["model"]) == ("list", M3)
+    assert [(one["object"], one["index"], one["embedding"]) for one in body["data"]] == [
+        ("embedding", 0, [1, 2.5]),
+        ("embedding", 1, [3, 4]),
+    ]
+    assert body["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
+
+
+def test_base64_embeddings_are_float32():
+    body = body_of(
+        M3, {"input": "x", "encoding_format": "base64"}, {"data": [[1, 2.5]]}, "/v1/embeddings"
+    )
+    assert struct.unpack("<2f", base64.b64decode(body["data"][0]["embedding"])) == (1.0, 2.5)
+
+
+FAILURES = {
+    "bad_record": (400, "invalid_request_error", "body.n"),
+    "mismatched_model": (400, "invalid_request_error", "body.n"),
+    "too_large": (400, "invalid_request_error", "body.n"),
+    "rejected": (400, "invalid_request_error", "body.n"),
+    "inference_failed": (500, "server_error", None),
+}
+
+
+@pytest.mark.parametrize("code", FAILURES)
+def test_refused_record_has_error_response(code):
+    message = "Line 18: body.n: it is 2"
+    line = line_of(written({"messages": [HELLO]}), code=code, message=message)
+    status, kind, param = FAILURES[code]
+    assert line["response"]["status_code"] == status
+    assert line["response"]["body"] == {
+        "error": {"message": message, "type": kind, "param": param, "code": code}
+    }
+    assert (line["error"], line["custom_id"]) == (None, "a")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("expired", "batch_expired"),
+        ("cancelled", "batch_cancelled"),
+        ("missing_response", "missing_response"),
+        ("internal", "internal"),
+        ("cost_limit", "cost_limit"),
+        ("invalid_json", "invalid_json"),
+    ],
+)
+def test_record_without_answer_has_error_alone(code, told):
+    record = b'{"custom_id":"a",' if code == "invalid_json" else written({"messages": [HELLO]})
+    line = line_of(record, code=code, message="why")
+    assert (line["response"], line["error"]) == (None, {"code": told, "message": "why"})
+    assert line["custom_id"] == (None if code == "invalid_json" else "a")
+
+
+# ── the SDK's own types ───────────────────────────────────────────────────────────────────────────
+
+SDK_TYPES = {
+    "/v1/chat/completions": ("openai.types.chat", "ChatCompletion"),
+    "/v1/completions": ("openai.types", "Completion"),
+    "/v1/embeddings": ("openai.types", "CreateEmbeddingResponse"),
+    "/v1/responses": ("openai.types.responses", "Response"),
+}
+REQUESTS = {
+    "/v1/chat/completions": {"messages": [HELLO]},
+    "/v1/completions": {"prompt": "x"},
+    "/v1/embeddings": {"input": "x"},
+    "/v1/responses": {"input": "x"},
+}
+
+
+def parse(url, body):
+    """Parse a body strictly, as the SDK's types are declared."""
+    module, name = SDK_TYPES[url]
+    return getattr(pytest.importorskip(module), name).model_validate(body, strict=True)
+
+
+@given(url=st.sampled_from(sorted(REQUESTS)), result=answers)
+def test_any_answer_gives_a_line_the_sdk_parses(url, result):
+    body = body_of(LLAMA if url != "/v1/embeddings" else M3, REQUESTS[url], result, url)
+    if url in {"/v1/chat/completions", "/v1/completions"}:
+        parse(url, body)

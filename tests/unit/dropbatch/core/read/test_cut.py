@@ -1,23 +1,45 @@
-"""The cut at its bounds."""
+"""Where a batch ends, what is said of each record, and that any upload is cut alike everywhere."""
 
+import json
 from dataclasses import replace
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from dropbatch.core.models import Model, facts_of
-from dropbatch.core.read.cut import validate_record
+from dropbatch.core.plan import Checkpoint
+from dropbatch.core.read import cut as module
+from dropbatch.core.read import lines as windows
+from dropbatch.core.read import records
+from dropbatch.core.read.cut import read_batches, validate_record
+from dropbatch.core.read.form import detect_form
 from dropbatch.core.read.index import build_body
 from dropbatch.core.read.inputs import Inputs
 from dropbatch.core.read.rows import OverlongRecord
+from dropbatch.errors import UploadRefused
+from tests.support.examples import examples
 from tests.support.uploads import (
+    EXCERPT,
     LARGEST,
     LIMIT,
     WRAPPING,
+    blocks_of,
+    check_law,
     cuts_of,
+    in_blocks,
+    limits,
+    members,
     plan_of,
     record_of,
+    records_in,
+    seen,
+    seen_rows,
     small_limits,
+    sound,
+    too_large,
+    uploads,
 )
 
 
@@ -242,3 +264,223 @@ def test_records_that_cannot_be_sent_count_towards_the_limit():
     record = b'"%b"' % (b"a" * 60)
     cuts = cuts_of(plan_of((10, 100)), b"\n".join([record] * 3))
     assert [len(one.rows) for one in cuts] == [1, 1, 1]
+
+
+space = st.text(alphabet=" \t\r\n", max_size=3).map(str.encode)
+wide = st.sampled_from([b" " * (LIMIT + EXCERPT + 1), b"\n" * (3 * LIMIT)])
+broad = st.one_of(space, space, space, wide)
+
+
+@st.composite
+def pretty(draw):
+    """A sound record over several lines."""
+    return json.dumps(
+        draw(members), indent=draw(st.integers(0, 3)), ensure_ascii=draw(st.booleans())
+    ).encode()
+
+
+element_kinds = st.one_of(
+    st.tuples(
+        st.one_of(sound, pretty()).filter(lambda record: len(record) <= LARGEST), st.just("")
+    ),
+    st.tuples(
+        st.one_of(sound, pretty()).filter(lambda record: len(record) <= LARGEST), st.just("")
+    ),
+    st.tuples(
+        st.one_of(
+            too_large,
+            st.just(b'["%b"]' % (b'\\"]\\\\' * LIMIT)),
+            st.just(b'"%b"' % (b"[\\\\" * LIMIT)),
+            st.just(b"1" * (3 * LIMIT)),
+            st.just(b'{"a":[%b{}]}' % (b"[{}]," * LIMIT)),
+        ),
+        st.just("too_large"),
+    ),
+    st.tuples(st.just(b'{"a":"\\ud800"}'), st.just("bad_record")),
+    st.tuples(st.sampled_from([b"1", b'"]"', b"null", b"[]", b"-0.5"]), st.just("not_an_object")),
+    st.tuples(st.just(b'{"a":"\xff"}'), st.just("invalid_utf8")),
+)
+others = st.sampled_from(
+    [
+        b"",
+        b'"queueRequest":true',
+        b'"a":{"b":[1,"]}\\"",{}]}',
+        b'"x":"\\\\"',
+        b'"model" : "@cf/a/b" , "n":null',
+        b'"%b":[[]]' % (b"\\\\" * LIMIT),
+    ]
+)
+
+
+@st.composite
+def documents(draw):
+    """A document, what its elements are, and its form."""
+    elements = draw(st.lists(element_kinds, max_size=12))
+    # Only a first element that is an object makes a lone array a document.
+    form = (
+        draw(st.sampled_from(["object", "array"]))
+        if not elements or elements[0][0][:1] == b"{"
+        else "object"
+    )
+    array = b",".join(draw(broad) + content + draw(broad) for content, _ in elements) or draw(space)
+    data = b"[" + array + b"]"
+    if form == "object":
+        before, after = draw(others), draw(others)
+        head = before + b"," if before else b""
+        tail = b"," + after if after else b""
+        parts = [b"{", head, b'"requests"', b":", data, tail, b"}"]
+        data = b"".join(draw(space) + part for part in parts)
+    return data + draw(space), elements, form
+
+
+@given(document=documents(), limits=limits, size=blocks_of)
+@examples(150)
+def test_elements_become_rows_byte_for_byte(document, limits, size):
+    data, elements, form = document
+    plan = plan_of(limits, form)
+    cuts = cuts_of(plan, data, size)
+    check_law(cuts, plan)
+    rows = [pair for one in cuts for pair in records_in(one)]
+    assert [(row.line, row.code, record) for row, record in rows] == [
+        (None, code, content if not code else None) for content, code in elements
+    ]
+
+
+@given(document=documents(), limits=limits, size=blocks_of)
+def test_cutting_resumes_at_any_batch_end(document, limits, size):
+    data, _, form = document
+    plan = plan_of(limits, form)
+    cuts = cuts_of(plan, data)
+    assert seen(cuts_of(plan, data, size)) == seen(cuts)
+    for done, one in enumerate(cuts, 1):
+        assert seen(cuts_of(plan, data, size, one.end, done)) == seen(cuts[done:])
+
+
+def told(plan, data, size):
+    """The records before a document's fault, and the fault."""
+    rows = []
+    try:
+        for one in read_batches(
+            plan, Checkpoint(offset=plan.start), 0, in_blocks(data[plan.start :], size)
+        ):
+            rows += seen_rows(one.rows)
+    except UploadRefused as error:
+        return rows, (error.code, error.message)
+    return rows, None
+
+
+DOCUMENTS = {
+    "object": b'{"queueRequest": true, "requests": [ {"text":"a]\\"}"} , '
+    b'{"text":"b","n":[1,{}]},\n{"text":"c"} ] '
+    b', "more":{"x":"]}" } }',
+    "array": b'[ {"text":"a]\\"}"} , {"text":"b","n":[1,{}]},\n{"text":"c"} ]',
+}
+
+
+@pytest.mark.parametrize("form", DOCUMENTS)
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_truncated_document_is_broken(form, size):
+    data = DOCUMENTS[form]
+    assert detect_form(data, complete=True) == (form, 0)
+    plan = plan_of((2, 390), form)
+    whole, problem = told(plan, data, size)
+    assert len(whole) == 3
+    assert problem is None
+    for end in range(len(data)):
+        rows, problem = told(plan, data[:end], size)
+        assert rows == []
+        assert problem[0] == "broken_document"
+
+
+@given(
+    content=st.binary(max_size=60),
+    size=st.integers(1, 9),
+    form=st.sampled_from(["jsonl", "array", "object"]),
+)
+@example(content=b'"\\', size=1, form="array")
+@examples(200)
+def test_any_bytes_are_cut_or_reported_as_broken(content, size, form):
+    plan = plan_of((3, 300), form)
+    assert told(plan, content, size) == told(plan, content, 1 << 20)
+
+
+def joined(upload, *, last_line_ends):
+    data = b"".join(content + ending for (content, _), ending in upload)
+    return data if last_line_ends or not upload else data.removesuffix(upload[-1][1])
+
+
+@given(upload=uploads, last_line_ends=st.booleans(), limits=limits, size=blocks_of)
+@examples(150)
+def test_lines_become_rows_as_written(upload, last_line_ends, limits, size):
+    data = joined(upload, last_line_ends=last_line_ends)
+    plan = plan_of(limits)
+    cuts = cuts_of(plan, data, size)
+    check_law(cuts, plan)
+    expected = [
+        (number, code, content if not code else None)
+        for number, ((content, code), _) in enumerate(upload, 1)
+        if code != "blank"
+    ]
+    rows = [pair for one in cuts for pair in records_in(one)]
+    assert [(row.line, row.code, record) for row, record in rows] == expected
+
+
+@given(upload=uploads, last_line_ends=st.booleans(), limits=limits, size=blocks_of)
+def test_cuts_ignore_blocks_and_resume_at_any_line_end(upload, last_line_ends, limits, size):
+    data = joined(upload, last_line_ends=last_line_ends)
+    plan = plan_of(limits)
+    cuts = cuts_of(plan, data)
+    assert seen(cuts_of(plan, data, size)) == seen(cuts)
+    for done, one in enumerate(cuts, 1):
+        assert seen(cuts_of(plan, data, size, one.end, done)) == seen(cuts[done:])
+
+
+@given(first=sound, rest=st.lists(sound, max_size=3))
+def test_byte_order_mark_belongs_to_no_record(first, rest):
+    data = b"\xef\xbb\xbf" + b"\n".join([first, *rest])
+    form, start = detect_form(data, complete=True)
+    (one,) = cuts_of(plan_of((100, LIMIT * 9), form, start), data)
+    assert [record for _, record in records_in(one)] == [first, *rest]
+
+
+@pytest.mark.parametrize("block", [1, 5, 59, 61, LIMIT, LIMIT + 5, 1 << 20])
+@pytest.mark.parametrize(
+    "size", [LIMIT - WRAPPING, LIMIT, LIMIT + 1, LIMIT + EXCERPT, LIMIT + EXCERPT + 1, 5 * LIMIT]
+)
+def test_beginning_of_huge_line_is_kept(size, block):
+    data = record_of(30) + b"\n" + record_of(size) + b"\n" + record_of(30)
+    rows = [row for one in cuts_of(plan_of((10, 300)), data, block) for row in one.rows]
+    assert [row.code for row in rows] == ["", "too_large", ""]
+    assert json.loads(bytes(rows[1].request)) == record_of(size)[:EXCERPT].decode()
+    assert f"{size:,} bytes" in rows[1].message
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (b"[" * 900 + b"]" * 900, ""),
+        (b"[" * 5_000 + b"]" * 5_000, "invalid_json"),
+        (b"[" * 200_000 + b"]" * 200_000, "invalid_json"),
+        (b"7" * 6_000, ""),
+    ],
+    ids=["900 deep", "5,000 deep", "200,000 deep", "6,000 digits"],
+)
+def test_deep_nesting_and_thousands_of_digits_are_no_crash(value, code, monkeypatch):
+    for one in (module, records, windows):
+        monkeypatch.setattr(one, "API_BODY_LIMIT", 10_000_000)
+    (one,) = cuts_of(plan_of((10, 9_500_000)), b'{"a":%b}\n{}\n' % value)
+    assert [row.code for row in one.rows] == [code, ""]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [b"external_reference", b"external\\u005freference", b"\\u0065xternal\\u005Freferenc\\u0065"],
+)
+def test_external_reference_is_found_in_any_spelling(key):
+    (one,) = cuts_of(plan_of((10, 300)), b'{"text":"x"}\n{"%b":"row-2"}\n' % key)
+    assert [bytes(row.reference) for row in one.rows] == [b"null", b'"row-2"']
+
+
+def test_upload_without_records_has_no_batches():
+    assert cuts_of(plan_of((10, 300)), b"") == []
+    assert cuts_of(plan_of((10, 300)), b"\n \n\r\n\t") == []
