@@ -97,52 +97,35 @@ def test_expired_files_end_no_page(ai, monkeypatch):
     assert not ai.files.list(limit=2).has_more
 
 
+def form(files=LINE, **data):
+    return {"data": data, "files": files if isinstance(files, list) else {"file": files}}
+
+
+def raw(content):
+    return {"content": content, "headers": {"content-type": "multipart/form-data; boundary=b"}}
+
+
+EXPIRES = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600" + "0" * 500}
+
+
 @pytest.mark.parametrize(
     ("sent", "param"),
     [
-        ({"data": {"purpose": "fine-tune"}, "files": {"file": LINE}}, "purpose"),
-        ({"data": {"purpose": "assistants"}, "files": {"file": LARGE}}, "purpose"),
-        ({"files": {"file": LINE}}, "purpose"),
-        ({"data": {"purpose": "batch"}, "files": {"other": LINE}}, "file"),
-        ({"data": {"purpose": "batch"}, "files": {"file": b""}}, "file"),
-        ({"data": {"purpose": "batch"}, "files": [("file", LINE), ("file", LINE)]}, "file"),
-        ({"data": {"purpose": "batch", "x": "y" * 5_000}, "files": {"file": LINE}}, None),
-        (
-            {"data": {"purpose": "batch", "expires_after[seconds]": "5"}, "files": {"file": LINE}},
-            "expires_after",
-        ),
-        (
-            {
-                "data": {
-                    "purpose": "batch",
-                    "expires_after[anchor]": "created_at",
-                    "expires_after[seconds]": "3600" + "0" * 500,
-                },
-                "files": {"file": LINE},
-            },
-            "expires_after",
-        ),
-        ({"data": {f"f{n}": "" for n in range(30)}, "files": {"file": LINE}}, None),
+        (form(purpose="fine-tune"), "purpose"),
+        (form(LARGE, purpose="assistants"), "purpose"),
+        (form(), "purpose"),
+        (form([("other", LINE)], purpose="batch"), "file"),
+        (form(b"", purpose="batch"), "file"),
+        (form([("file", LINE), ("file", LINE)], purpose="batch"), "file"),
+        (form(purpose="batch", x="y" * 5_000), None),
+        (form(purpose="batch", **{"expires_after[seconds]": "5"}), "expires_after"),
+        (form(purpose="batch", **EXPIRES), "expires_after"),
+        (form(**{f"f{n}": "" for n in range(30)}), None),
         ({"json": {"purpose": "batch"}}, None),
-        ({"content": b"", "headers": {"content-type": "multipart/form-data; boundary=b"}}, None),
-        (
-            {"content": CUT_OFF, "headers": {"content-type": "multipart/form-data; boundary=b"}},
-            None,
-        ),
-        (
-            {
-                "content": b"nothing of the kind",
-                "headers": {"content-type": "multipart/form-data; boundary=b"},
-            },
-            None,
-        ),
-        (
-            {
-                "content": b"--b\r\n" + b"a" * 9_000,
-                "headers": {"content-type": "multipart/form-data; boundary=b"},
-            },
-            None,
-        ),
+        (raw(b""), None),
+        (raw(CUT_OFF), None),
+        (raw(b"nothing of the kind"), None),
+        (raw(b"--b\r\n" + b"a" * 9_000), None),
     ],
 )
 def test_what_is_no_upload_leaves_nothing(url, s3, sent, param):

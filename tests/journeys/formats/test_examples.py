@@ -45,29 +45,3 @@ def test_api_answers_every_record_of_example(name):
     assert [one["external_reference"] for one in answers] == [
         one.get("external_reference") for one in requests
     ]
-
-
-@pytest.mark.slow
-def test_every_example_is_answered_when_it_is_dropped(world):
-    files = FILES
-    for name, model in files.items():
-        world.upload(f"{model}/examples/{name}", (EXAMPLES / name).read_bytes())
-
-    world.settle()
-
-    found = {folder.split("/")[-2]: folder for folder in world.manifests()}
-    assert set(found) == set(files)
-    for name, folder in found.items():
-        requests, lines = requests_of(EXAMPLES / name), world.lines(folder=folder)
-        assert [line["success"] for line in lines] == [True] * len(requests), name
-        assert [line["external_reference"] for line in lines] == [
-            one.get("external_reference") for one in requests
-        ]
-    for name in ("scores.json", "scores-without-references.json"):
-        scored = [
-            [one["id"] for one in line["result"]["response"]]
-            for line in world.lines(folder=found[name])
-        ]
-        assert [sorted(ids) for ids in scored] == [
-            list(range(len(one["contexts"]))) for one in requests_of(EXAMPLES / name)
-        ]

@@ -2,11 +2,7 @@
 
 import json
 
-import pandas as pd
 import pytest
-
-import dropbatch
-from tests.support.converted import LLAMA
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 UPLOADS = {
@@ -44,37 +40,3 @@ def test_empty_inputs_fail_alone_and_unsent(world, api, name):
     assert {line["error"]["code"] for line in errors} == {"bad_record"}
     assert all("empty" in line["error"]["message"] for line in errors)
     assert "retry" not in {file["kind"] for file in world.manifest()["files"]}
-
-
-def frame_of(rows):
-    """A frame in which every tenth text is empty: a null, an empty string or none."""
-    empty = (None, "", float("nan"))
-    texts = [
-        empty[number // 10 % 3] if number % 10 == 3 else f"text {number}" for number in range(rows)
-    ]
-    return pd.DataFrame({"id": range(rows), "text": texts})
-
-
-@pytest.mark.parametrize("rows", [1_010, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_frame_with_empty_cells_loses_no_good_row(command, api, rows):
-    client = dropbatch.Client("dropbatch")
-    with pytest.warns(
-        UserWarning, match="100 of the first 1,000 records cannot be sent and will fail alone"
-    ):
-        job = client.submit(frame_of(rows), model=LLAMA, name="frame.csv")
-    command.world.settle(minutes=240)
-
-    manifest = job.manifest()
-    assert manifest["counts"] == {"total": rows, "succeeded": rows * 9 // 10, "failed": rows // 10}
-    assert sum(api.calls["submit"].values()) == len(manifest["batches"]), (
-        "no submit is spent on isolation"
-    )
-    failed = [
-        (one["id"], one["line"], one["external_reference"])
-        for one in map(json.loads, errors_of(command, job))
-    ]
-    assert failed == [(row, row + 2, str(row)) for row in range(3, rows, 10)]
-
-
-def errors_of(command, job):
-    return command.world.read(f"{job.folder}errors.jsonl").splitlines()

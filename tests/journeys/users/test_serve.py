@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-from base64 import b64decode
 from collections import defaultdict
 
 import openai
@@ -19,7 +18,6 @@ from tests.support.journeys.openai_server import requests, serving
 from tests.support.shipped import ROOT
 
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
-BGE = "@cf/baai/bge-m3"
 CHAT = "/v1/chat/completions"
 HELLO = {"model": LLAMA, "messages": [{"role": "user", "content": "Hello"}]}
 
@@ -166,26 +164,6 @@ def test_lines_of_curl_in_page_run_on_default_stack(stack, world, tmp_path):
         json.loads(line) for line in (tmp_path / "answers.jsonl").read_text("utf-8").splitlines()
     ]
     assert [one["response"]["status_code"] for one in answers] == [200, 200]
-
-
-def test_embeddings_are_base64_where_asked_and_never_null(ai, world, api):
-    api.inject(Fault(kind="null_vectors", items=(1,)))
-    body = {"model": BGE, "input": ["a", "b"], "encoding_format": "base64"}
-    batch = batch_of(ai, requests("/v1/embeddings", body, body), "/v1/embeddings")
-    world.settle()
-
-    batch = ai.batches.retrieve(batch.id)
-
-    (line,) = lines_of(ai, batch.output_file_id)
-    assert [len(b64decode(one["embedding"])) for one in line["response"]["body"]["data"]] == [
-        4_096,
-        4_096,
-    ]
-    (failed,) = lines_of(ai, batch.error_file_id)
-    assert (failed["custom_id"], failed["response"]["body"]["error"]["code"]) == (
-        "r1",
-        "inference_failed",
-    )
 
 
 def test_failures_are_in_a_file_of_their_own(ai, world, api):

@@ -71,9 +71,3 @@ def test_help_lists_verbs_quickly():
         for verb in ("put", "ls", "status", "wait", "get", "cancel", "retry")
     )
     assert min(seconds) < MAX_HELP_SECONDS
-
-
-def test_completion_is_offered_for_shell():
-    done = run_alone(_DROPBATCH_COMPLETE="bash_source")
-
-    assert "_DROPBATCH_COMPLETE=bash_complete" in done.stdout

@@ -27,38 +27,20 @@ def files(cloud):
     return sorted(path.name for path in cloud.folder.glob("*.local.toml"))
 
 
-@pytest.mark.parametrize(
-    ("more", "place", "file"),
-    [
-        (
-            {"STACK_NAME": "team-b", "AWS_REGION": "us-east-1"},
-            ("111111111111", "us-east-1", "team-b"),
-            "samconfig.team-b.us-east-1.local.toml",
-        ),
-        (
-            {"STACK_NAME": "team-b"},
-            ("111111111111", "eu-west-1", "team-b"),
-            "samconfig.team-b.eu-west-1.local.toml",
-        ),
-        (
-            {"AWS_REGION": "us-east-1"},
-            ("111111111111", "us-east-1", "dropbatch"),
-            "samconfig.dropbatch.us-east-1.local.toml",
-        ),
-        (
-            {"AWS_DEFAULT_REGION": "us-east-1"},
-            ("111111111111", "us-east-1", "dropbatch"),
-            "samconfig.dropbatch.us-east-1.local.toml",
-        ),
-        (
-            {"AWS_PROFILE": "prod"},
-            ("222222222222", "eu-west-1", "dropbatch"),
-            "samconfig.dropbatch.eu-west-1.local.toml",
-        ),
-    ],
-    ids=["name and region", "name", "region", "default region", "profile"],
-)
-def test_second_stack_is_created_beside_first(cloud, more, place, file):
+PLACES = {
+    "name and region": ("STACK_NAME=team-b AWS_REGION=us-east-1", "111111111111 us-east-1 team-b"),
+    "name": ("STACK_NAME=team-b", "111111111111 eu-west-1 team-b"),
+    "region": ("AWS_REGION=us-east-1", "111111111111 us-east-1 dropbatch"),
+    "default region": ("AWS_DEFAULT_REGION=us-east-1", "111111111111 us-east-1 dropbatch"),
+    "profile": ("AWS_PROFILE=prod", "222222222222 eu-west-1 dropbatch"),
+}
+
+
+@pytest.mark.parametrize("second", PLACES)
+def test_second_stack_is_created_beside_first(cloud, second):
+    more = dict(one.split("=") for one in PLACES[second][0].split())
+    place = tuple(PLACES[second][1].split())
+    file = f"samconfig.{place[2]}.{place[1]}.local.toml"
     deploy.deploy(FIRST)
     first = (cloud.folder / "samconfig.local.toml").read_text()
     (deployed,) = cloud.stacks

@@ -17,7 +17,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from pyarrow import csv, parquet
+from pyarrow import parquet
 
 from dropbatch.client.sources import CHUNK_BYTES, open_source
 from dropbatch.client.submit import retry_path
@@ -53,24 +53,6 @@ def test_cells_are_as_arrow_writes_them(column, cells):
     assert content(pa.table({"n": range(len(column)), "c": column})).split("\n")[1:-1] == [
         f"{number},{cell}" for number, cell in enumerate(cells)
     ]
-
-
-def test_frame_arrives_as_it_was_given():
-    table = pa.table(
-        {
-            "id": ["1", "2", "3"],
-            "title": ['a 5" pipe', "two\nlines, and a comma", None],
-            "n": [1, 2, None],
-        }
-    )
-    read = csv.read_csv(
-        io.BytesIO(content(table).encode()),
-        parse_options=csv.ParseOptions(newlines_in_values=True),
-        convert_options=csv.ConvertOptions(
-            column_types=table.schema, strings_can_be_null=True, quoted_strings_can_be_null=False
-        ),
-    )
-    assert read == table
 
 
 @pytest.mark.parametrize(

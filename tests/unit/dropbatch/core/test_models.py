@@ -108,14 +108,6 @@ def test_answers_limit_records_of_batch(model, records):
     assert max_records_per_reply(find_model(model)) == records
 
 
-@pytest.mark.parametrize(
-    ("model", "records"),
-    [("@cf/baai/bge-m3", 500), ("@cf/openai/gpt-oss-20b", 600), ("@cf/somebody/something", 30)],
-)
-def test_batch_over_worker_fits_its_memory(model, records):
-    assert max_records_per_reply(find_model(model), "worker") == records
-
-
 # ── cost ──────────────────────────────────────────────────────────────────────────────────────────
 
 

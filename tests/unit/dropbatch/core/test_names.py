@@ -26,24 +26,6 @@ def test_other_bucket_key_or_version_is_another_job(changed):
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "a.jsonl",
-        "a",
-        "a/b/c.jsonl.gz",
-        "@cf/baai/bge-m3/x",
-        "a_b/c.d",
-        " ",
-        "a b/ü.json",
-        "a//b",
-        "a+b=c&d%25",
-    ],
-)
-def test_object_under_inbox_is_upload(path):
-    assert names.is_upload(f"inbox/{path}")
-
-
-@pytest.mark.parametrize(
     "key",
     [
         "inbox/",

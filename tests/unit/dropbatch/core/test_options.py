@@ -51,16 +51,6 @@ def in_file(**members):
 # ── _options.json ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_file_may_name_every_option():
-    options = resolve([in_file(**EVERYTHING)])
-    assert json.loads(encode_options(options)) == EVERYTHING
-    assert options.max_cost == Decimal("12.3")
-    assert {name: bytes(raw) for name, raw in options.defaults.items()} == {
-        "max_tokens": b"100",
-        "stop": b'["."]',
-    }
-
-
 def test_unknown_member_is_named_with_nearest():
     message = refused(file_options, b'{"dead_line_hours":5}')
     assert message.startswith("_options.json: There is no option 'dead_line_hours'.")
@@ -122,14 +112,6 @@ def test_nearest_file_is_looked_for_first():
 
 
 # ── metadata ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_metadata_may_name_every_option():
-    metadata = {
-        name.replace("_", "-"): v if isinstance(v, str) else json.dumps(v)
-        for name, v in EVERYTHING.items()
-    }
-    assert json.loads(encode_options(resolve([metadata_options(metadata)]))) == EVERYTHING
 
 
 @pytest.mark.parametrize("written", ["max_cost", "max-cost", "MAX-COST", "Max_Cost"])
@@ -242,20 +224,6 @@ names = st.text(max_size=3)
 members = st.dictionaries(
     names, st.one_of(st.none(), st.integers(), st.text(max_size=5)), max_size=4
 )
-
-
-@pytest.mark.parametrize(
-    ("request_", "merged"),
-    [
-        (b"{}", b'{"seed":1}'),
-        (b'{"a" : 1.50 }', b'{"a" : 1.50 ,"seed":1}'),
-        (b'{"seed":null}', b'{"seed":null}'),
-        (b'{"a":{"seed":2}}', b'{"a":{"seed":2},"seed":1}'),
-        (b'{"a":"}"} ', b'{"a":"}","seed":1} '),
-    ],
-)
-def test_default_follows_members_and_changes_none(request_, merged):
-    assert merge_defaults(request_, {"seed": b"1"}) == merged
 
 
 @given(request=members, defaults=members)

@@ -51,47 +51,22 @@ def output_of(model_input, result):
 
 
 def test_converse_becomes_chat_request():
+    spec = {"name": "f", "description": "d", "inputSchema": {"json": {"type": "object"}}}
+    limits = {"maxTokens": 9, "temperature": 0.5, "topP": 0.9, "stopSequences": ["."]}
     model_input = {
         **CONVERSE,
         "system": [{"text": "Be brief."}],
-        "inferenceConfig": {
-            "maxTokens": 9,
-            "temperature": 0.5,
-            "topP": 0.9,
-            "stopSequences": ["."],
-        },
-        "toolConfig": {
-            "tools": [
-                {
-                    "toolSpec": {
-                        "name": "f",
-                        "description": "d",
-                        "inputSchema": {"json": {"type": "object"}},
-                    }
-                }
-            ],
-            "toolChoice": {"any": {}},
-        },
+        "inferenceConfig": limits,
+        "toolConfig": {"tools": [{"toolSpec": spec}], "toolChoice": {"any": {}}},
     }
-    assert sent(LLAMA, model_input) == {
-        "messages": [
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "Hello"},
-        ],
-        "max_tokens": 9,
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "stop": ["."],
-        "tools": [
-            {
-                "type": "function",
-                "function": {
-                    "name": "f",
-                    "description": "d",
-                    "parameters": {"type": "object", "properties": {}},
-                },
-            }
-        ],
+    schema = {"type": "object", "properties": {}}
+    function = {"name": "f", "description": "d", "parameters": schema}
+
+    request = sent(LLAMA, model_input)
+    assert [one["content"] for one in request.pop("messages")] == ["Be brief.", "Hello"]
+    assert request.pop("tools") == [{"type": "function", "function": function}]
+    assert request == {
+        **{"max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "stop": ["."]},
         "tool_choice": "required",
     }
 

@@ -144,25 +144,6 @@ def test_value_beyond_range_is_bad(model, member, value, limits):
 
 
 @pytest.mark.parametrize(
-    ("model", "written", "asked"),
-    [
-        (DEEPSEEK, "minimal", "low"),
-        (DEEPSEEK, "max", "max"),
-        *((KIMI, effort, "high") for effort in ("low", "medium", "high", "max")),
-        (KIMI, "none", "none"),
-        *((QWEN_38, effort, effort) for effort in ("low", "medium", "xhigh")),
-    ],
-)
-def test_effort_is_sent_as_model_takes_it(model, written, asked):
-    assert (
-        sent(model, {"messages": [HELLO], "reasoning_effort": written})["reasoning_effort"] == asked
-    )
-    assert (
-        sent(model, {"input": "a", "reasoning": {"effort": written}})["reasoning_effort"] == asked
-    )
-
-
-@pytest.mark.parametrize(
     "model",
     ["@cf/zai-org/glm-9", "@cf/deepseek-ai/deepseek-r1-distill-qwen-32b", "@cf/somebody/something"],
 )

@@ -31,18 +31,6 @@ FORM = Form("openai")
 # ── what is sent ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_members_that_are_not_for_model_are_left_out():
-    extra = {
-        "model": "gpt-4o",
-        "user": "u",
-        "store": True,
-        "metadata": {"a": "b"},
-        "service_tier": "auto",
-        "n": 1,
-    }
-    assert sent(LLAMA, {"messages": [HELLO], **extra, "stream": False}) == {"messages": [HELLO]}
-
-
 def test_unknown_members_are_sent_as_written():
     raw = (
         b'{"custom_id":"a","body":{"messages":[{"role":"user","content":"\\u00e9"}],"odd" : '
@@ -217,20 +205,6 @@ def test_tool_calls_of_workers_ai_become_openais():
     assert made["function"] == {"name": "f", "arguments": '{"x":1}'}
     assert made["type"] == "function"
     assert choice["message"]["content"] is None
-
-
-@pytest.mark.parametrize(
-    "result", [{"shape": [2, 2], "data": [[1, 2.5], [3, 4]]}, {"response": [[1, 2.5], [3, 4]]}]
-)
-def test_embeddings_become_list(result):
-    body = body_of(M3, {"input": ["x", "y"]}, result, "/v1/embeddings")
-    parse("/v1/embeddings", body)
-    assert (body["object"], body["model"]) == ("list", M3)
-    assert [(one["object"], one["index"], one["embedding"]) for one in body["data"]] == [
-        ("embedding", 0, [1, 2.5]),
-        ("embedding", 1, [3, 4]),
-    ]
-    assert body["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
 
 
 def test_base64_embeddings_are_float32():

@@ -99,27 +99,14 @@ def test_quotes_that_would_be_lost_make_row_bad(row):
     assert line_of(b"id\ttext", row, code="bad_record", message="m", kind="tsv").startswith(row)
 
 
+TURNS = [{"role": "system", "content": 'Be "brief".'}, {"role": "user", "content": "x"}]
+
+
 @pytest.mark.parametrize(
     ("model", "request_"),
     [
-        (
-            LLAMA,
-            {
-                "messages": [
-                    {"role": "system", "content": 'Be "brief".'},
-                    {"role": "user", "content": "x"},
-                ]
-            },
-        ),
-        (
-            KIMI,
-            {
-                "messages": [
-                    {"role": "system", "content": 'Be "brief".'},
-                    {"role": "user", "content": "x"},
-                ]
-            },
-        ),
+        (LLAMA, {"messages": TURNS}),
+        (KIMI, {"messages": TURNS}),
         (GPT, {"instructions": 'Be "brief".', "input": "x"}),
     ],
 )
