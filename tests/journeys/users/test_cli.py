@@ -114,16 +114,6 @@ def test_status_says_what_job_waits_for(command, tmp_path):
     assert "waiting: token_refused: " in done.out
 
 
-def test_status_says_what_may_be_billed_again(command, api):
-    api.inject(Fault(kind="accept_then_error", code=10013))
-    command.world.upload("july.jsonl", GOOD, model=M2M)
-    command.settle()
-
-    done = command.run("status", "july.jsonl")
-
-    assert "billed   submits of unknown outcome: 1, which may be billed twice\n" in done.out
-
-
 # ── get, report ───────────────────────────────────────────────────────────────────────────────────
 
 

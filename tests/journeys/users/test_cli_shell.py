@@ -64,18 +64,6 @@ def test_put_of_pipe_uploads_what_it_gives(server, shell, command):
     assert key in out.decode()
 
 
-@pytest.mark.parametrize(
-    ("option", "shown"), [("", "\\U0001f600.jsonl  job 2"), ("--json", r'"\ud83d\ude00.jsonl"')]
-)
-def test_name_beyond_outputs_encoding_is_shown(server, shell, option, shown):
-    put = f"PYTHONIOENCODING=cp1252 {DROPBATCH} put {option} {M2M}"
-    ended = shell(f"printf '%s' '{GOOD}' > 😀.jsonl; {put} 😀.jsonl")
-    out, err = ended.communicate(timeout=180)
-
-    assert (ended.returncode, err, len(server.objects)) == (0, b"", 1)
-    assert shown in out.decode()
-
-
 def seconds_to_id(shell):
     began = time.perf_counter()
     running = shell(f"{DROPBATCH} put a.jsonl {M2M} --wait")

@@ -70,55 +70,43 @@ def test_token_goes_over_https_or_stays_here(source, url, taken):
         ), name
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "taken"),
-    [
-        ("CloudflareAccountId", "0123456789abcdef0123456789abcdef", True),
-        ("CloudflareAccountId", "0123456789ABCDEF0123456789ABCDEF", False),
-        (
-            "CloudflareApiTokenSecretArn",
-            "arn:aws:secretsmanager:eu-west-1:123456789012:secret:cf/token-AbCdEf",
-            True,
-        ),
-        (
-            "CloudflareApiTokenSecretArn",
-            "arn:aws:secretsmanager:eu-west-1:123456789012:secret:cf/token",
-            False,
-        ),
-        ("AiGatewayId", "my-gateway_1", True),
-        ("AiGatewayId", "a/b", False),
-        (
-            "WorkerSecretArn",
-            "arn:aws:secretsmanager:eu-west-1:123456789012:secret:worker-AbCdEf",
-            True,
-        ),
-        ("WorkerSecretArn", "worker", False),
-        ("AiGatewayTokenSecretArn", "gateway", False),
-        ("SourceBucketName", "", True),
-        ("SourceBucketName", "team.exports", True),
-        ("SourceBucketName", "arn:aws:s3:::team-exports", False),
-        ("SourcePrefix", "exports/@cf/", True),
-        ("SourcePrefix", "exports/*", False),
-        ("SourcePrefix", "${aws:username}/", False),
-        ("DefaultModel", "", True),
-        ("DefaultModel", "@cf/baai/bge-small-en-v1.5", True),
-        ("DefaultModel", "@cf/../../x", False),
-        ("BucketName", "", True),
-        ("BucketName", "My_Bucket", False),
-        ("NotificationEmail", "ops@example.com", True),
-        ("NotificationEmail", "ops", False),
-        (
-            "KmsKeyArn",
-            "arn:aws:kms:eu-west-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab",
-            True,
-        ),
-        ("KmsKeyArn", "arn:aws:kms:eu-west-1:123456789012:alias/mine", False),
-        ("PermissionsBoundaryArn", "arn:aws:iam::123456789012:policy/boundary", True),
-        ("PermissionsBoundaryArn", "boundary", False),
-    ],
-)
-def test_parameters_are_checked_first(source, name, value, taken):
-    assert bool(re.search(source["Parameters"][name]["AllowedPattern"], value)) is taken
+SECRET = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:cf/token"
+KEYS = "arn:aws:kms:eu-west-1:123456789012"
+TAKEN = {
+    "CloudflareAccountId": ["0123456789abcdef0123456789abcdef"],
+    "CloudflareApiTokenSecretArn": [f"{SECRET}-AbCdEf"],
+    "AiGatewayId": ["my-gateway_1"],
+    "WorkerSecretArn": [f"{SECRET}-AbCdEf"],
+    "SourceBucketName": ["", "team.exports"],
+    "SourcePrefix": ["exports/@cf/"],
+    "DefaultModel": ["", "@cf/baai/bge-small-en-v1.5"],
+    "BucketName": [""],
+    "NotificationEmail": ["ops@example.com"],
+    "KmsKeyArn": [f"{KEYS}:key/1234abcd-12ab-34cd-56ef-1234567890ab"],
+    "PermissionsBoundaryArn": ["arn:aws:iam::123456789012:policy/boundary"],
+}
+REFUSED = {
+    "CloudflareAccountId": ["0123456789ABCDEF0123456789ABCDEF"],
+    "CloudflareApiTokenSecretArn": [SECRET],
+    "AiGatewayId": ["a/b"],
+    "WorkerSecretArn": ["worker"],
+    "AiGatewayTokenSecretArn": ["gateway"],
+    "SourceBucketName": ["arn:aws:s3:::team-exports"],
+    "SourcePrefix": ["exports/*", "${aws:username}/"],
+    "DefaultModel": ["@cf/../../x"],
+    "BucketName": ["My_Bucket"],
+    "NotificationEmail": ["ops"],
+    "KmsKeyArn": [f"{KEYS}:alias/mine"],
+    "PermissionsBoundaryArn": ["boundary"],
+}
+
+
+def test_parameters_are_checked_first(source, subtests):
+    for values, taken in ((TAKEN, True), (REFUSED, False)):
+        for name, value in [(one, value) for one, many in values.items() for value in many]:
+            with subtests.test(name, value=value):
+                pattern = source["Parameters"][name]["AllowedPattern"]
+                assert bool(re.search(pattern, value)) is taken
 
 
 def test_each_transport_must_be_given_what_it_needs(source):

@@ -95,16 +95,6 @@ def test_items_are_reordered_with_references():
         assert item["result"] == expected_result(BGE, TEXTS[item["id"]])
 
 
-def test_newer_models_answer_in_shape_b():
-    requests = [{"messages": [{"role": "user", "content": "hello"}]}]
-    world = LocalApi()
-    result = world.finished(world.submit(KIMI, requests), KIMI)
-    assert [item["index"] for item in result["results"]] == [0]
-    assert "usage" not in result
-    world.api.switch(shapes={"*": "A"})
-    assert "responses" in world.finished(world.submit(KIMI, requests), KIMI)
-
-
 def test_finished_batch_is_readable_until_retention():
     world = LocalApi(retention=100)
     request_id = world.submit()

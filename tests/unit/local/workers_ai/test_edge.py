@@ -1,11 +1,9 @@
 """What stands before the models of the local Workers AI: tokens, paths, limits, and its bill."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import httpx
 import pytest
 
-from local.workers_ai import expected_result, transport
+from local.workers_ai import transport
 from tests.support.local_api import ACCOUNT, BGE, TEXTS, LocalApi, code
 
 # ── the edge ──────────────────────────────────────────────────────────────────────────────────────
@@ -64,32 +62,7 @@ def test_minute_limit_counts_only_submits():
     world.submit()
 
 
-def test_catalogue_shows_batch_property():
-    world = LocalApi(no_batch_models=["@cf/baai/bge-m3"])
-    reply = world.client.get(
-        f"/accounts/{ACCOUNT}/ai/models/search", params={"search": "bge-"}
-    ).json()
-    properties = {entry["name"]: entry["properties"] for entry in reply["result"]}
-    assert properties[BGE][0] == {"property_id": "async_queue", "value": "true"}
-    assert properties["@cf/baai/bge-m3"] == []
-    assert reply["result_info"]["total_count"] == len(properties)
-
-
 # ── what tests read ───────────────────────────────────────────────────────────────────────────────
-
-
-def test_threads_are_counted_and_answered():
-    world = LocalApi(latency=0, global_limit=0, memory=2_000)
-
-    def one(number):
-        requests = [{"text": f"thread {number} text {index}"} for index in range(20)]
-        items = world.poll(world.submit(requests=requests)).json()["result"]["responses"]
-        return all(item["result"] == expected_result(BGE, requests[item["id"]]) for item in items)
-
-    with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(one, range(100)))
-    assert len({entry["request_id"] for entry in world.api.accepted}) == 100
-    assert world.api.calls == {"submit": {"200": 100}, "poll": {"200": 100}}
 
 
 def test_local_routes_show_and_change_server():

@@ -115,16 +115,3 @@ def test_faults_of_events(fault, heard):
     assert {what: found.count(what) for what in heard} == heard
     assert len(found) == sum(heard.values())
     assert len(queue.world.poll(request_id).json()["result"]["responses"]) == 20
-
-
-def test_same_seed_sends_the_same():
-    def run():
-        queue = Subscribed(
-            foreign_events=2.0, event_delay_kind="lognormal", fault_rates={"event_lost": 0.3}
-        )
-        for number in range(10):
-            queue.world.submit(requests=[{"text": str(number)}])
-        queue.world.now += 100
-        return queue.messages(batch_size=100)
-
-    assert run() == run()

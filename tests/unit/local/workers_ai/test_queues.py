@@ -108,19 +108,6 @@ def test_bodies_come_in_each_form(form, body):
 # ── limits and faults ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_scripted_fault_strikes_queues_alone():
-    world = LocalApi()
-    queue = LocalQueue(world)
-    world.client.post(
-        "https://api.test/_local/faults", json={"kind": "html", "on": "queues", "contains": "/pull"}
-    )
-    assert world.submit()
-    assert world.client.get(queue.at("")).is_success
-    assert queue.pull().status_code == 502
-    assert queue.pull().is_success
-    assert world.api.struck == {"html": 1}
-
-
 @pytest.mark.parametrize(
     ("method", "path", "expected"),
     [

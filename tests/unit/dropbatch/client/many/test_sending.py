@@ -91,23 +91,6 @@ def test_nothing_more_is_sent_after_a_failure(send, capsys):
     assert "The same command with --skip-existing sends what is missing." in says
 
 
-def test_no_more_calls_than_asked_for():
-    busy, most, lock = 0, 0, threading.Lock()
-
-    def call(_):
-        nonlocal busy, most
-        with lock:
-            busy += 1
-            most = max(most, busy)
-        time.sleep(0.002)
-        with lock:
-            busy -= 1
-
-    list(at_once(call, range(30), 3))
-
-    assert most == 3
-
-
 def test_error_is_raised_after_the_others_have_ended():
     ended, free = [], threading.Event()
 

@@ -66,7 +66,10 @@ def test_converse_becomes_chat_request():
     assert [one["content"] for one in request.pop("messages")] == ["Be brief.", "Hello"]
     assert request.pop("tools") == [{"type": "function", "function": function}]
     assert request == {
-        **{"max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "stop": ["."]},
+        "max_tokens": 9,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "stop": ["."],
         "tool_choice": "required",
     }
 
@@ -199,16 +202,6 @@ def test_failed_record_has_error_instead_of_output(code, number):
         "error": {"errorCode": number, "errorMessage": "why"},
         "recordId": "CALL0000001",
     }
-
-
-@pytest.mark.parametrize("record", [b"", b"{", b"5", b"\xff"])
-def test_unreadable_line_has_no_input(record):
-    line = converted.line_of(record, None, "bedrock", code="invalid_json", message="why")
-    assert (line["modelInput"], line["error"]["errorCode"], len(line["recordId"])) == (
-        None,
-        400,
-        11,
-    )
 
 
 inputs = st.sampled_from(

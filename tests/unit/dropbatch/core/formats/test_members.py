@@ -269,33 +269,17 @@ def test_default_beyond_range_is_named_as_written(model, defaults, member):
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 
 
+SEEN = {"text": "see"}
+RETURNED = {"type": "tool_result", "tool_use_id": "t"}
+BLOCKS = [
+    (RETURNED | {"content": [{"type": "text", **SEEN}, IMAGE]}, "image"),
+    (RETURNED | {"content": [{}, {"type": "document"}]}, "document"),
+    ({"toolResult": {"toolUseId": "t", "content": [SEEN, {"image": {"format": "png"}}]}}, "image"),
+]
+
+
 @pytest.mark.parametrize("model", [LLAMA, SCOUT, GPT])
-@pytest.mark.parametrize(
-    ("block", "kind"),
-    [
-        (
-            {
-                "type": "tool_result",
-                "tool_use_id": "t",
-                "content": [{"type": "text", "text": "see"}, IMAGE],
-            },
-            "image",
-        ),
-        (
-            {"type": "tool_result", "tool_use_id": "t", "content": [{}, {"type": "document"}]},
-            "document",
-        ),
-        (
-            {
-                "toolResult": {
-                    "toolUseId": "t",
-                    "content": [{"text": "see"}, {"image": {"format": "png"}}],
-                }
-            },
-            "image",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("block", "kind"), BLOCKS)
 def test_image_that_a_tool_returned_is_not_sent_as_its_base64(model, block, kind):
     """It would be billed as text, and mean nothing."""
     path, message = fault(

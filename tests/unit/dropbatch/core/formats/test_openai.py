@@ -77,20 +77,13 @@ def test_what_workers_ai_does_not_do_makes_record_bad(body, member):
     assert fault(LLAMA, body)[0] == member
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        None,
-        *(
-            "/v1/chat/completions",
-            "/chat/completions",
-            "v1/chat/completions/",
-            "/v4/chat/completions",
-        ),
-        "/openai/v1/chat/completions",
-        "https://api.example.com/v1/chat/completions?api-version=1",
-    ],
-)
+CHAT_URLS = [
+    *("/v1/chat/completions", "/chat/completions", "v1/chat/completions/", "/v4/chat/completions"),
+    *("/openai/v1/chat/completions", "https://api.example.com/v1/chat/completions?api-version=1"),
+]
+
+
+@pytest.mark.parametrize("url", [None, *CHAT_URLS])
 def test_end_of_url_decides(url):
     assert sent(LLAMA, {"messages": [HELLO]}, url=url) == {"messages": [HELLO]}
 

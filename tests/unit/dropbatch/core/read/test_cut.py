@@ -164,36 +164,22 @@ def test_blank_line_is_not_record(raw):
     assert validate_record(raw, 1) is None
 
 
+NO_OBJECT = "The record is JSON, but not an object. Write one request object."
+NO_UTF8 = "Byte 2 of the record is not UTF-8. Save the file as UTF-8."
+
+
 @pytest.mark.parametrize(
     ("raw", "code", "message", "excerpt"),
     [
-        (
-            b"[1,\r2]",
-            "not_an_object",
-            "Line 5: The record is JSON, but not an object. Write one request object.",
-            [1, 2],
-        ),
-        (
-            b"null",
-            "not_an_object",
-            "Line 5: The record is JSON, but not an object. Write one request object.",
-            None,
-        ),
-        (
-            b"{\xff\r",
-            "invalid_utf8",
-            "Line 5: Byte 2 of the record is not UTF-8. Save the file as UTF-8.",
-            "{\ufffd",
-        ),
+        (b"[1,\r2]", "not_an_object", NO_OBJECT, [1, 2]),
+        (b"null", "not_an_object", NO_OBJECT, None),
+        (b"{\xff\r", "invalid_utf8", NO_UTF8, "{\ufffd"),
     ],
 )
 def test_unsendable_is_reported_with_line(raw, code, message, excerpt):
     judged = validate_record(raw, 5)
-    assert (judged.code, judged.message, msgspec.json.decode(judged.request)) == (
-        code,
-        message,
-        excerpt,
-    )
+    assert (judged.code, judged.message) == (code, f"Line 5: {message}")
+    assert msgspec.json.decode(judged.request) == excerpt
 
 
 # ── references ────────────────────────────────────────────────────────────────────────────────────

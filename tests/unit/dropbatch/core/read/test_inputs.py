@@ -125,17 +125,6 @@ def cut_of(*records, plan=PLAN):
     return found
 
 
-@pytest.mark.parametrize(
-    "record", [b'{"text":"a","x":"\xff"}', b'{"text":"a","x":"\\ud800"}', b'{"text":"a",}', b"[1]"]
-)
-@pytest.mark.parametrize("count", [1, 40])
-def test_what_no_input_is_read_from_is_judged_too(record, count):
-    """Whether it stands among many records or few."""
-    found = cut_of(*[b'{"text":"a"}'] * count, record)
-
-    assert (found.sendable, len(found.rows)) == (count, count + 1)
-
-
 OTHER = (
     "The job's model is @cf/baai/bge-m3. Upload records for @cf/baai/bge-base-en-v1.5 as a "
     "separate file."
