@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -100,24 +100,13 @@ class Queues:
 
     def send(self, message: Message, delay: float = 0) -> None:
         """Send one message to the queue its kind belongs to, `delay` seconds from now."""
-        self.send_all([message], [delay])
+        self.send_all([message], delay)
 
-    def send_all(self, messages: Sequence[Message], delays: Sequence[float] = ()) -> None:
+    def send_all(self, messages: Sequence[Message], delay: float = 0) -> None:
         """Send messages of one kind, ten at a time; none at the end of a chain."""
         for start in range(0, len(messages) if self.can_send else 0, 10):
             chosen = messages[start : start + 10]
-            entries = [
-                {
-                    "Id": str(index),
-                    "MessageBody": msgspec.json.encode(
-                        msgspec.structs.replace(message, hops=self.hops + 1)
-                    ).decode(),
-                    "DelaySeconds": min(max(math.ceil(delay), 0), MAX_DELAY_SECONDS),
-                }
-                for index, (message, delay) in enumerate(
-                    zip(chosen, delays[start : start + 10] or [0.0] * len(chosen), strict=True)
-                )
-            ]
+            entries = [self._entry(index, message, delay) for index, message in enumerate(chosen)]
             with storage_errors("SQS send_message_batch", QUEUE_GONE):
                 answer = self.client.send_message_batch(
                     QueueUrl=self._url(chosen[0]),
@@ -131,6 +120,14 @@ class Queues:
             for message in chosen:
                 for job_id, number in _items_of(message):
                     self.covered(job_id, number)
+
+    def _entry(self, index: int, message: Message, delay: float) -> dict[str, Any]:
+        following = msgspec.structs.replace(message, hops=self.hops + 1)
+        return {
+            "Id": str(index),
+            "MessageBody": msgspec.json.encode(following).decode(),
+            "DelaySeconds": min(max(math.ceil(delay), 0), MAX_DELAY_SECONDS),
+        }
 
     def hide(self, url: str, receipt: str, seconds: float) -> None:
         """Set when a received message is delivered again, unless it is deleted by then."""

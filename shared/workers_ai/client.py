@@ -87,11 +87,10 @@ class WorkersAI:
         request_id: str,
         seconds: float,
         sent: int = LARGEST_BATCH,
-        largest: int = 0,
     ) -> Iterator[Reply]:
-        """Poll a batch of `sent` requests, or perhaps another of up to `largest`."""
+        """Poll a batch of `sent` requests."""
         body = msgspec.json.encode({"request_id": request_id})
-        parse = partial(parse_reply, submitting=False, sent=sent, largest=largest)
+        parse = partial(parse_reply, submitting=False, sent=sent)
         with self._post(model, body, seconds, parse) as reply:
             yield reply
 

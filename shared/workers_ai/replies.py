@@ -138,15 +138,11 @@ def parse_reply(
     *,
     submitting: bool,
     sent: int = LARGEST_BATCH,
-    largest: int = 0,
 ) -> Reply:
-    """Turn a complete reply to a submit or a poll into data.
-
-    `sent` requests were in its batch, up to `largest` in another that it may answer as well.
-    """
+    """Turn a complete reply to a submit or a poll of so many requests into data."""
     wait = _seconds(retry_after)
     good = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
-    most = MAX_ITEMS_FOR_EACH * max(sent, largest)
+    most = MAX_ITEMS_FOR_EACH * sent
     try:
         answer = _answer_in(content, most) if good else None
         if good and answer is None and len(content) > MAX_ERROR_BYTES:

@@ -173,7 +173,7 @@ class Answer:
 
 
 Members = dict[str, msgspec.Raw]
-Array = TypeVar("Array", list[Item], list[_CountedItem], list[Members])
+Array = TypeVar("Array", list[Item], list[_CountedItem])
 Decoded = TypeVar("Decoded")
 
 
@@ -216,7 +216,6 @@ class _KnownMembers(msgspec.Struct):
 
 _decode_plain = msgspec.json.Decoder(_Reply[list[Item]]).decode
 _decode_counted = msgspec.json.Decoder(_Reply[list[_CountedItem]]).decode
-_decode_members = msgspec.json.Decoder(_Reply[list[Members]]).decode
 _decode_unusual = msgspec.json.Decoder(_UnusualReply).decode
 _decode_unusual_inner = msgspec.json.Decoder(_UnusualInner).decode
 _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -252,12 +251,7 @@ def _items_of(body: bytes | mmap.mmap, most: int | None) -> tuple[list[Item], _F
     try:
         return _array_of(_decode_plain(body))
     except _UNREADABLE:
-        pass
-    try:
-        every, facts, refused = _array_of(_decode_members(body))
-    except _UNREADABLE:
         return _unusual_array_of(body, None)
-    return list(map(_item_of, every)), facts, refused
 
 
 def _array_of(outer: _Reply[Array]) -> tuple[Array, _Facts, bool]:

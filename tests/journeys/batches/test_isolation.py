@@ -185,9 +185,9 @@ def test_no_chain_of_invocations_grows_with_depth(start, api, monkeypatch, count
     longest: Counter[str] = Counter()
     real = queues.Queues.send_all
 
-    def send_all(self, some, delays=()):
+    def send_all(self, some, delay=0):
         led_to.update({msgspec.json.encode(one).decode(): here[-1] for one in some})
-        return real(self, some, delays)
+        return real(self, some, delay)
 
     def watch(module, name):
         handled = module.record_handler
