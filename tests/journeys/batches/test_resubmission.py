@@ -1,14 +1,9 @@
-"""A batch that is submitted again.
-
-Every id it ever had is polled on, and each is judged for itself.
-"""
+"""A batch is submitted again: it has one id, and the one before is given up and counted."""
 
 import pytest
 
 from local.workers_ai import Fault
-from tests.support.translations import M2M, all_good, greetings, polls, submits
-
-pytestmark = pytest.mark.slow  # They take minutes together.
+from tests.support.translations import M2M, all_good, codes, greetings, polls, referenced, submits
 
 HOUR = 3_600.0
 
@@ -17,29 +12,6 @@ HOUR = 3_600.0
 def world(start):
     """A Dropbatch that submits again after an hour."""
     return start(BATCH_DEADLINE_HOURS=1)
-
-
-@pytest.mark.parametrize(
-    "obstacle",
-    [
-        pytest.param({"kind": "3036"}, id="3036"),
-        pytest.param({"kind": "402402", "status": 402}, id="402"),
-        pytest.param({"kind": "3040"}, id="3040", marks=pytest.mark.slow),
-        pytest.param({"kind": "971", "retry_after": 900}, id="971", marks=pytest.mark.slow),
-    ],
-)
-def test_late_answer_cancels_second_submit(world, api, obstacle):
-    """It is used while the second submit waits, and nothing is billed twice."""
-    api.inject(
-        Fault(kind="stuck", seconds=2.5 * HOUR), Fault(on="submit", nth=2, times=0, **obstacle)
-    )
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    world.settle(minutes=300)
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 1
-    assert submits(api) > 1, "the second submit was tried"
 
 
 def test_prompt_second_submit_costs_no_poll(world, api):
@@ -57,3 +29,41 @@ def test_prompt_second_submit_costs_no_poll(world, api):
 
     assert len(api.accepted) == 2
     assert polls(api) == before
+
+
+def test_overdue_batch_is_submitted_again(start, api):
+    api.inject(Fault(kind="stuck", seconds=1.5 * HOUR))
+    world = start(BATCH_DEADLINE_HOURS=1)
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle(minutes=180)
+
+    assert all_good(world, 3)
+    assert submits(api) == 2
+    (batch,) = world.manifest()["batches"]
+    assert (world.manifest()["given_up_ids"], batch["given_up_ids"], batch["attempts"]) == (1, 1, 2)
+
+
+def test_batch_that_is_always_overdue_expires(start, api):
+    api.inject(Fault(kind="stuck", times=0))
+    world = start(BATCH_DEADLINE_HOURS=1)
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle(minutes=300)
+
+    assert codes(world) == ["expired"] * 3
+    assert submits(api) == 3
+    assert world.manifest()["cost"]["uncollected_batches"] == 3
+
+
+def test_refused_second_submit_is_divided(start, api):
+    api.inject(
+        Fault(kind="stuck", times=1),
+        Fault(kind="5006", on="submit", nth=2, contains="hello 1", times=0),
+    )
+    world = start(BATCH_DEADLINE_HOURS=1)
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle(minutes=300)
+
+    assert codes(world) == [None, "rejected", None]

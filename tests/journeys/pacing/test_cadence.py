@@ -53,3 +53,17 @@ def test_no_poll_comes_sooner_than_call_for_it(start, calls, least):
 
     assert services.times.first_poll(M2M, "00000000", now + 1) == least
     assert services.times.next_poll(M2M, 1.0, now + 1) == least
+
+
+@pytest.mark.parametrize("seconds", [2, 8, 25])
+def test_small_job_needs_no_tick(start, api, seconds):
+    world = start()
+    world.wakes = True
+    api.switch(latency=float(seconds))
+    world.upload_records("a.jsonl", GREETING, model=M2M)
+    began = time.time()
+
+    while not world.manifests():
+        assert time.time() - began <= max(2 * seconds, 6)
+        world.deliver_all()
+        world.pass_time(1)
