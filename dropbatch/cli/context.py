@@ -42,9 +42,6 @@ Command = TypeVar("Command", bound=click.Command)
 Out = TypeVar("Out")
 
 
-# ── exit codes and messages ───────────────────────────────────────────────────────────────────────
-
-
 class Exit(IntEnum):
     """Exit codes, the same for every verb."""
 
@@ -97,8 +94,6 @@ def said(error: Error) -> str:
     return f"{error} ({hint})" if hint else str(error)
 
 
-# ── output ────────────────────────────────────────────────────────────────────────────────────────
-
 _AS_JSON = "dropbatch.as_json"
 
 
@@ -139,9 +134,6 @@ def standard_input() -> TextIO:
     if sys.stdin is None:
         raise UsageError("Standard input is closed.")
     return sys.stdin
-
-
-# ── the stack and its jobs ────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -249,9 +241,6 @@ class Context:
             return Job.at(self.stack, found["path"], found["job_id"])
         except (ValueError, KeyError, TypeError):
             raise UsageError(f"This line names no job: {line.strip()[:200]}") from None
-
-
-# ── options ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def stack_options(command: Command) -> Command:

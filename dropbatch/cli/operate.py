@@ -24,8 +24,6 @@ from dropbatch.errors import Error, UsageError
 Level = Literal["ok", "note", "bad", "unknown"]
 Told = Iterator[tuple[Level, str]]
 
-# ── models ────────────────────────────────────────────────────────────────────────────────────────
-
 
 @click.command()
 @click.option("--all", "all_", is_flag=True, help="Also list models that do not take batches.")
@@ -76,8 +74,6 @@ def _price(dollars: Decimal | None) -> str:
     return "-" if dollars is None else f"${dollars}"
 
 
-# ── serve ─────────────────────────────────────────────────────────────────────────────────────────
-
 KEY, MODEL = "DROPBATCH_API_KEY", "DROPBATCH_MODEL"
 
 
@@ -123,8 +119,6 @@ def serve(context: Context, *, port: int, host: str | None, model: str | None) -
         click.echo(base_url(listening))
         server.run(sockets=[listening])
 
-
-# ── redrive ───────────────────────────────────────────────────────────────────────────────────────
 
 DEAD_LETTERS, QUEUE = "DeadLetterQueueUrl", "QueueUrl"
 """The suffixes of the outputs that are queue URLs."""
@@ -179,8 +173,6 @@ def _redrive(sqs: Any, source: str, target: str) -> Redriven:  # noqa: ANN401
             moved, ticks = moved + (not is_tick), ticks + is_tick
     return Redriven(moved, ticks)
 
-
-# ── doctor ────────────────────────────────────────────────────────────────────────────────────────
 
 TICK_SECONDS = 180.0
 """A tick runs every minute. Logs arrive some seconds later."""
