@@ -35,12 +35,9 @@ MAX_EXAMINED = 50  # Most due batches that one cycle reads
 MAX_EXAMINED_IN_A_PAUSE = 2
 DISPATCHED_SECONDS = 90.0  # That a message has until its batch is due again
 MAX_SHOWN = 10  # Batches whose jobs show that the queue may not be asked how many messages wait
-MAX_POSTPONED_SECONDS = 1_800.0  # That a batch of a full model waits at most
 LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20  # Above these, ticks wait for no step of a job
-IDLE_VISIT_SECONDS = 40.0  # Of a large job's visit that only shows how far it is
 CLEAN_SECONDS = 2.0  # In which one cycle deletes a job's staged objects
 MAX_TURNS_WAITING, MAX_VISITS_WAITING = 20, 20  # Messages in each queue, up to which more are sent
-NO_ROOM_SECONDS = 20.0  # Until the next look at a job for which there was no room
 
 
 # ── submits ─────────────────────────────────────────────────────────────────────────────────────
@@ -74,7 +71,7 @@ class SubmitCalls:
         if room is None or self.taken[model] < room:
             return None
         if wait.code == MODEL_BUSY:
-            longer = min((now - found.batch.created_at) / 4, MAX_POSTPONED_SECONDS)
+            longer = min((now - found.batch.created_at) / 4, 1_800.0)
             return max(wait.until, now + longer)
         return wait.until
 
@@ -207,7 +204,7 @@ def do_routine(invocation: Invocation, dues: list[DueEntry]) -> int:
 
     def visit(job: Job) -> None:
         now = services.now()
-        ends = now + IDLE_VISIT_SECONDS if is_large(job, now) else math.inf
+        ends = now + 40.0 if is_large(job, now) else math.inf  # Too few to append results.
         visit_job(invocation.until(ends), job.job_id)
 
     done = each_contained(services, [(due, due) for due in dues], clean_if_over)
@@ -253,7 +250,7 @@ def _send_jobs(
         return services.ledger.postpone_job(job, now + wait)
 
     chosen = postponed(services, due[:room], lambda job: postpone(job, DISPATCHED_SECONDS))
-    postponed(services, due[room:], lambda job: postpone(job, soon_after(NO_ROOM_SECONDS, 10)))
+    postponed(services, due[room:], lambda job: postpone(job, soon_after(20.0, 10)))
     with shown_if_denied(services, chosen):
         services.queues.send_all([message(job.job_id) for job in chosen])
     return len(chosen)

@@ -43,7 +43,6 @@ from shared.workers_ai.replies import (
     Unreadable,
 )
 
-DOUBTED_SECONDS = 15.0  # Seconds to the next poll after one of the first doubtful replies
 MISSES = 5  # Polls in a row after which most doubts may be believed
 LONG_DOUBT_SECONDS = 900.0  # Of a doubt that an outage of the API would explain as well
 FAILED_SECONDS = 60.0  # In which the API must keep saying that a batch failed
@@ -63,10 +62,10 @@ NO_CAPACITY = ErrorDetail("inference_failed", "Workers AI had no capacity for th
 class Poll:
     """A poll of a claimed batch."""
 
-    services: Services  # the process's services
-    job: Job  # the batch's job
+    services: Services
+    job: Job
     batch: Batch  # as claimed
-    permit: Permit  # the poll's
+    permit: Permit
     answered_at: float = 0.0  # when another id last got a known reply, before this poll
 
     @property
@@ -109,7 +108,7 @@ class Rule(NamedTuple):
     then: Callable[[Poll, int | None, str], bool]  # what follows; returns whether the batch is done
     seconds: float = LONG_DOUBT_SECONDS  # over how many seconds polls must get it
     times: int = MISSES  # polls in a row
-    wait: float = DOUBTED_SECONDS  # seconds between the first of them
+    wait: float = 15.0  # seconds between the first of them
 
 
 def _end_unanswered(poll: Poll, _code: int | None, _message: str) -> bool:
@@ -318,10 +317,9 @@ def _no_answer(poll: Poll, reply: Reply) -> bool:
         return submit_again(services, job, batch, LATE, **updates)
     if is_refused:
         services.ledger.schedule_poll(batch, now + wait, **updates)
-        return False
-    # The claim counts, so that a batch whose replies are never the API's ends.
-    at = now + claim_seconds(batch.claims, wait)
-    services.ledger.schedule_poll(batch, at, claims=batch.claims, **updates)
+    else:  # The claim counts, so that a batch whose replies are never the API's ends.
+        at = now + claim_seconds(batch.claims, wait)
+        services.ledger.schedule_poll(batch, at, claims=batch.claims, **updates)
     return False
 
 

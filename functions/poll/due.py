@@ -23,7 +23,6 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 THREADS = 8
-SET_ASIDE_SECONDS = 60.0  # First wait, in seconds, of an item that could not be processed
 
 
 class DueItem(NamedTuple):
@@ -82,7 +81,7 @@ def set_aside(services: Services, due: DueEntry) -> None:
             if services.ledger.retire(due, now):
                 logger.error("item given up", job_id=due.job_id, number=due.number)
             return
-        until = now + claim_seconds(claims - 1, SET_ASIDE_SECONDS)
+        until = now + claim_seconds(claims - 1, 60.0)
         if services.ledger.set_aside(due, claims, until):
             report_stuck(claims, due.job_id, due.number)
     except Exception:  # noqa: BLE001 - the table itself fails: the item is due in the next cycle

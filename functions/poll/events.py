@@ -24,7 +24,6 @@ from shared.observability import count_broken_law, logger
 from shared.services import Services
 
 MAX_PULLS = 10  # Full pulls that follow each other: minutes for 100,000 messages
-PULL_SECONDS = 20.0  # Seconds that the pulls of one cycle take at most
 SCARCE_EVERY, SCARCE_WITHIN = 10.0, 1.9
 LAST_PULL = 5.0  # Seconds to the last pull, once nothing is outstanding
 FRESH_SECONDS = 60.0  # After an event; its batch may not be stored yet, or be done
@@ -88,7 +87,7 @@ class _Pull:
     def run(self, *, is_outstanding: bool) -> float:
         """Pull until a pull is not full; return until when a refusal forbids more, else 0."""
         try:
-            self._pull_all(replace(self.events.api, until=self.began + PULL_SECONDS))
+            self._pull_all(replace(self.events.api, until=self.began + 20.0))
         except QueuesRefusedError as refused:
             logger.warning("events not pulled", reason=str(refused))
             is_new = self.began < self.state.made_at + NEW_FOR

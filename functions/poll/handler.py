@@ -22,8 +22,6 @@ from shared.observability import LoggingBatchProcessor, logger, metrics
 from shared.pacing.wake import wake as plan_wake
 from shared.services import Invocation
 
-VISIT_AGAIN_SECONDS = 15.0  # After a command that arrived during another visit
-
 processor = LoggingBatchProcessor()
 
 
@@ -77,7 +75,7 @@ def _follow_command(invocation: Invocation, key: str) -> None:
     elif (job_id := names.controlled_job(key)) is None:
         logger.warning("no control object", key=key[:100])
     elif is_open(follow_job_control(services, job_id)) and not visit_job(invocation, job_id):
-        services.queues.send(VisitMessage(job_id), delay=VISIT_AGAIN_SECONDS)
+        services.queues.send(VisitMessage(job_id), delay=15.0)
 
 
 build_in_init()

@@ -20,11 +20,8 @@ from shared.pacing.waits import is_lasting, is_of_account, shown_if_denied, wait
 from shared.services import Invocation, Services
 
 MAX_OWN_POLLS = 16  # Batches that one cycle polls itself, of small jobs only
-OWN_POLLS_SECONDS = 25.0  # For them, so that other work begins, even in silence
-ANSWERS_RESERVE_SECONDS = 8.0  # Kept after a tick's own polls to join their answers
 BATCHES_PER_MESSAGE = 8  # Batches in one message of the poll queue
 MAX_POLLS_WAITING = 20  # Messages that wait in the poll queue, up to which more are sent
-FULL_SECONDS = 10.0  # Seconds until the batches to poll are read again when that many messages wait
 NO_ROOM_FOR_SECONDS = 300.0  # After which a batch without room in the queue is polled
 REPEAT_SECONDS = 1.0  # To the next visit of a job that another invocation had leased
 
@@ -46,7 +43,7 @@ def poll_due_batches(
     begun = [one for one in found if one.batch.state is BatchState.SUBMITTING]
     polls = [one for one in found if one.batch.state is not BatchState.SUBMITTING]
     in_hand: list[DueItem] = []
-    own_ends = over - ANSWERS_RESERVE_SECONDS
+    own_ends = over - 8.0  # To store and join small answers.
     time = min(own_ends - services.now(), invocation.seconds_left - COLLECT_SECONDS)
     if time > POLL_BEGUN_SECONDS:
         in_hand = [one for one in polls if not is_large(one.job, services.now())][:MAX_OWN_POLLS]
@@ -60,10 +57,10 @@ def poll_due_batches(
             room = max(MAX_POLLS_WAITING - waiting, 0) * BATCHES_PER_MESSAGE
     handed = _send_polls(services, others[:room])
     if left_over := others[room:]:
-        left.look_at = services.now() + FULL_SECONDS
+        left.look_at = services.now() + 10.0
         if time > POLL_BEGUN_SECONDS:
             in_hand += _overdue(left_over, services.now())[: MAX_OWN_POLLS - len(in_hand)]
-    until = min(own_ends, services.now() + OWN_POLLS_SECONDS)
+    until = min(own_ends, services.now() + 25.0)  # Then other work begins.
     polled = _poll(invocation, in_hand, until + COLLECT_SECONDS)
     left.calls -= handed + polled
     return recovered + handed + polled

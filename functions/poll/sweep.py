@@ -33,7 +33,6 @@ from shared.pacing.cost import waits_for_submit
 from shared.services import Invocation, Services
 
 PAGE_BATCHES = 100  # Most batches of a page, which takes seconds
-MAX_SWEEP_SECONDS, VISIT_RESERVE_SECONDS = 115.0, 25.0  # Of one visit's sweep, and left to the rest
 SLOW_HOLD_SECONDS = 300.0  # To the second pass: longer than one that read the job before
 PASSES = {
     SweepGoal.END_ALL: 2,
@@ -48,7 +47,7 @@ def sweep(invocation: Invocation, job: Job) -> Job:
     """Adjust the batches of a leased job, as far as time allows; return the job afterwards."""
     services = invocation.services
     now = services.now()
-    ends = min(now + MAX_SWEEP_SECONDS, invocation.deadline - VISIT_RESERVE_SECONDS)
+    ends = min(now + 115.0, invocation.deadline - 25.0)  # The rest of the visit takes time.
     while (
         (at := next_sweep(job, now)) is not None
         and at <= now < ends

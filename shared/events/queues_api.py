@@ -31,7 +31,6 @@ EVENTS = ("batch.succeeded", "batch.failed")
 SUBSCRIPTIONS = "/event_subscriptions/subscriptions"
 PAGE, MAX_PAGES = 100, 20
 NOT_ALLOWED = frozenset({401, 403, 404, 405, 429})  # The token may not, or nothing is there
-CALL_SECONDS = 5.0
 MAX_PULLED_BYTES = 18_000_000  # Bytes of a pull's reply: its messages, of 128 KB each, in base64
 MAX_MESSAGES = 2 * BATCH_SIZE
 MAX_REASON = 200
@@ -165,7 +164,7 @@ class QueuesApi:
         self, method: str, path: str, body: object, most: int = MAX_FETCHED_BYTES
     ) -> msgspec.Raw:
         """The member `result` of a good reply, as JSON."""
-        seconds = min(CALL_SECONDS, self.until - self.now())
+        seconds = min(5.0, self.until - self.now())
         if seconds <= 0:
             raise QueuesRefusedError(0, "no time left")
         count("QueueCalls")

@@ -27,7 +27,6 @@ LOOK_EVERY = 0.5
 BUSY_FOR = 15.0  # Seconds after which a set-up that was begun is begun again
 UNCHANGED_FOR = 60.0  # Seconds for which a process does not look at a subscription again
 REFUSED_FOR, FAILED_FOR = 3_600.0, 60.0  # Seconds to the next set-up after a refusal, a failure
-REMOVE_SECONDS = 30.0
 TAKEN = "another subscription has the events of this model"
 OF_WORKER = "the queue is read by a Worker, which Dropbatch does not replace"
 
@@ -151,7 +150,7 @@ def _subscription(api: QueuesApi, queue_name: str, model: str, queue_id: str) ->
 
 def remove(api: QueuesApi, name: str) -> None:
     """Delete the subscriptions of the queue of this name, then the queue."""
-    api = replace(api, until=api.now() + REMOVE_SECONDS)
+    api = replace(api, until=api.now() + 30.0)
     found = api.queue(name)
     if found is None:
         return

@@ -35,7 +35,6 @@ from shared.retry import jittered, soon_after
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-NO_TOKEN_SECONDS = 5.0  # Approximate seconds until the next look after an empty bucket
 RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 60.0, 900.0  # After a 429, and what it may ask
 SAME_RATE_LIMIT_SECONDS = 300.0  # Between two waits that count as one
 
@@ -43,7 +42,6 @@ CLOUDFLARE_CALLS = 1_200  # Calls with one token that Cloudflare allows in any 5
 OUTSTANDING_MINUTES = 15  # In which half of all calls can poll a model's batches
 MIN_OUTSTANDING = 2  # Outstanding batches that each model may have, however many other models have
 MAX_FULL_MODELS = 20  # Maximum models named in the control item
-FULL_LOOK_SECONDS = 60.0  # To the next look at a batch of a full model, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ class Free:
 
 def _soon(now: float) -> Wait:
     """No token now, but in a moment."""
-    return Wait(now + jittered(NO_TOKEN_SECONDS))
+    return Wait(now + jittered(5.0))
 
 
 def _busy(model: str, now: float) -> Wait:
@@ -70,7 +68,7 @@ def _busy(model: str, now: float) -> Wait:
         f"Workers AI is slow to finish batches of {model}: as many as Dropbatch can poll are "
         "outstanding. Dropbatch submits more when some of them are finished."
     )
-    return Wait(now + jittered(FULL_LOOK_SECONDS), MODEL_BUSY, words)
+    return Wait(now + jittered(60.0), MODEL_BUSY, words)
 
 
 def _limited(rate: Rate, until: float) -> Wait:

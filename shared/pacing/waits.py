@@ -26,16 +26,8 @@ from shared.workers_ai.replies import OutcomeUnknown, Rejected
 UPLOAD_DENIED, CALLS_DENIED = "upload_denied", "results_denied"
 SUBMITS_FAIL, POLLS_FAIL, POLLS_REFUSED = "submits_fail", "polls_fail", "polls_refused"
 IMPORTANCE = (
-    ACCOUNT_CHANGED,
-    HELD,
-    UPLOAD_DENIED,
-    CALLS_DENIED,
-    *PauseReason,
-    TOO_MANY_CALLS,
-    MODEL_BUSY,
-    POLLS_REFUSED,
-    SUBMITS_FAIL,
-    POLLS_FAIL,
+    *(ACCOUNT_CHANGED, HELD, UPLOAD_DENIED, CALLS_DENIED, *PauseReason),
+    *(TOO_MANY_CALLS, MODEL_BUSY, POLLS_REFUSED, SUBMITS_FAIL, POLLS_FAIL),
 )
 """Codes of waits; a status shows the first."""
 NOTED_EVERY_SECONDS = 240.0  # Minimum seconds between two such notes of one job
