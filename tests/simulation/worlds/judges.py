@@ -19,8 +19,8 @@ from local.workers_ai import expected_result
 from shared.errors import RetryableError
 from shared.keys import staged
 from simulation.services.dynamodb import MAX_ITEM_BYTES, Key, may_have, size_of
-from tests.simulation.cloudflare.bodies import meaning
 from tests.simulation.worlds.answer_laws import Probes, judge_cost, judge_division, judge_given_up
+from tests.simulation.worlds.users import meaning
 from tests.simulation.worlds.world import FINAL, World
 from tests.support.aws.wire_items import number, submissions
 

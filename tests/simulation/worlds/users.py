@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,3 +57,9 @@ def drop(
     return Dropped(
         world.upload(name, lines, model=model, **(metadata or {})), model, tuple(records), may_fail
     )
+
+
+def meaning(body: bytes) -> str:
+    """SHA-256 of what a request body is about, however it is written."""
+    requests = json.loads(body)["requests"]
+    return sha256(json.dumps(requests, sort_keys=True).encode()).hexdigest()

@@ -39,8 +39,8 @@ from shared.pacing import breaker
 from shared.workers_ai import client as api_client
 from shared.workers_ai.transports import Credentials
 from simulation import Account, Awkward, Queue
-from tests.simulation.cloudflare.bodies import meaning
 from tests.simulation.services.api import Http, is_of_queues
+from tests.simulation.worlds.users import meaning
 from tests.support.aws.ledger_table import ledger_table
 from tests.support.aws.resources import BUCKET, QUEUES, TOKEN, variables
 
