@@ -40,9 +40,6 @@ CLEAN_SECONDS = 2.0  # In which one cycle deletes a job's staged objects
 MAX_TURNS_WAITING, MAX_VISITS_WAITING = 20, 20  # Messages in each queue, up to which more are sent
 
 
-# ── submits ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass
 class SubmitCalls:
     """Calls that the submits of one cycle may make: tokens, and each model's room."""
@@ -168,9 +165,6 @@ def _overdue(found: DueItem, now: float) -> float:
     return max(now - (found.batch.due_at or now), 0.0)
 
 
-# ── jobs ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def is_large(job: Job, now: float) -> bool:
     """Whether a step of a job may take so long that a tick must not wait for it."""
     if job.total is None or next_sweep(job, now) is not None:
@@ -190,10 +184,7 @@ def visit_due_jobs(invocation: Invocation, dues: list[DueEntry]) -> int:
 
 
 def do_routine(invocation: Invocation, dues: list[DueEntry]) -> int:
-    """Visit jobs only to show how far they are, and clean up those that are over; return how many.
-
-    Large ones, and those with much to delete, get only a moment.
-    """
+    """Show how far open jobs are, and clean up after others, for a moment each; return how many."""
     services = invocation.services
 
     def clean_if_over(due: DueEntry) -> bool:

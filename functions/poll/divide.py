@@ -46,9 +46,6 @@ def isolate(services: Services, batch: Batch) -> Batch | None:
     return None
 
 
-# ── deciding ──────────────────────────────────────────────────────────────────────────────────────
-
-
 @dataclass(slots=True)
 class Tried:
     """What a job's items tell of its division."""
@@ -146,9 +143,6 @@ def _not_sent(batch: Batch, why: str) -> ErrorDetail:
     return ErrorDetail("rejected", f"Not sent alone, because {why}: {reason.message}", reason.said)
 
 
-# ── carrying out ──────────────────────────────────────────────────────────────────────────────────
-
-
 def _divide(services: Services, batch: Batch) -> None:
     """Stage and create all pieces, then make the batch `divided` and send their messages."""
     ledger, store = services.ledger, services.store
@@ -206,10 +200,7 @@ def _sent(places: Sequence[tuple[int, int]]) -> int:
 
 
 def give_up(services: Services, batch: Batch) -> None:
-    """End the records of a batch that could not be divided for days, unless it has pieces.
-
-    No run creates a piece meanwhile: the claims before this one were an hour long.
-    """
+    """End a batch that could not be divided for days, unless a piece exists: none comes now."""
     if any(services.ledger.batches(batch.job_id, prefix=f"{batch.number}.", limit=1)):
         services.ledger.finish_division(batch, services.now())
     else:

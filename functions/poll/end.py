@@ -141,11 +141,7 @@ def _put_retry_record(services: Services, job: Job, manifest: dict[str, Any]) ->
 
 
 def give_up(invocation: Invocation, job: Job) -> None:
-    """End a job that could not be finished for days: `failed`, with the lines appended so far.
-
-    Nothing that was paid for is lost: answers and parts stay in staging until the bucket's
-    lifecycle rule deletes them.
-    """
+    """End a job that could not be finished for days: `failed`; its answers stay in staging."""
     services = invocation.services
     if services.store.head(names.result(job.upload.key, job.job_id, "manifest.json")):
         # Everything is written; only the notice could not be published.

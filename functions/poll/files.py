@@ -136,9 +136,6 @@ def coverage_error(job: Job, message: str) -> InvariantError:
     return InvariantError(f"job {job.job_id}: {message}")
 
 
-# ── segments ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def append_segment(
     services: Services, job: Job, kind: Kind, ahead: ReadyBatches, *, final: bool
 ) -> Job:
@@ -295,9 +292,6 @@ def has_segments(progress: ResultFileProgress) -> bool:
 
 def _grown(size: int, progress: ResultFileProgress) -> int:
     return size << progress.segments // SEGMENTS_BEFORE_DOUBLING
-
-
-# ── the whole file ────────────────────────────────────────────────────────────────────────────────
 
 
 def file_key(job: Job, kind: Kind) -> str:

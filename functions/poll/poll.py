@@ -54,10 +54,7 @@ def needs_call(job: Job, batch: Batch, now: float) -> bool:
 
 
 def poll_batch(invocation: Invocation, job: Job, batch: Batch, permit: Permit | None) -> bool:
-    """Claim a batch and advance it; return whether that made it `done`.
-
-    Without a permit it ends: every call has been refused for long.
-    """
+    """Claim a batch and advance it, or end it without a permit; return whether it is `done`."""
     services = invocation.services
     now = services.now()
     if needs_call(job, batch, now) and not invocation.allows(POLL_BEGUN_SECONDS + COLLECT_SECONDS):

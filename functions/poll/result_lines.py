@@ -93,9 +93,6 @@ def _request_reader(
     return request_of
 
 
-# ── batches without an answer ─────────────────────────────────────────────────────────────────────
-
-
 def unwritten_part(services: Services, job: Job, batch: Batch) -> tuple[Part, Counter[str]]:
     """The part of a batch without any answer, its sizes estimated; and failed records by code."""
     code, message = _ending(services, batch) or ("missing_response", "")

@@ -196,9 +196,6 @@ def _is_all(job: Job, ahead: ReadyBatches) -> bool:
     return True
 
 
-# ── status ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _update_status(services: Services, job: Job, ahead: ReadyBatches) -> None:
     """Write `status.json` if something changed, and release the job."""
     now = services.now()
@@ -246,9 +243,6 @@ def _shown(services: Services, job: Job, ahead: ReadyBatches) -> dict[str, Any]:
     wait = waiting_for(services, job)
     report_long_wait(wait, job.job_id, services.now())
     return build_status(job, wait, (ahead.succeeded, ahead.failed), ahead.pending)
-
-
-# ── its cost limit ────────────────────────────────────────────────────────────────────────────────
 
 
 def _spent(services: Services, job: Job) -> tuple[dict[str, object], list[Batch]]:

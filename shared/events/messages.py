@@ -31,10 +31,7 @@ class Event:
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A pulled message.
-
-    Its members stay bytes until they are read: an odd one spoils neither it nor the others.
-    """
+    """A pulled message, its members unread: an odd one spoils neither it nor the others."""
 
     lease_id: msgspec.Raw = msgspec.Raw(b"null")
     body: msgspec.Raw = msgspec.Raw(b"null")

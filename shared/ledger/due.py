@@ -99,11 +99,7 @@ class DueItems(Table):
         return DueEntry(job_id, number, float(item["due_at"]["N"])), _claims(item)
 
     def set_aside(self, due: DueEntry, claims: int, due_at: float) -> bool:
-        """Claim an item that could not be read or written, if it is still due when the index said.
-
-        Only two short numbers are replaced, so that this works for an item that is as large as
-        DynamoDB allows.
-        """
+        """Claim an item of any kind and size that is still due when the index said."""
         values = {"due_at": int(due_at), "claims": claims}
         return self._change_raw(due, "SET due_at = :due_at, claims = :claims", values)
 

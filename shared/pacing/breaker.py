@@ -254,10 +254,7 @@ class Breaker(Table):
     def pause(
         self, reason: PauseReason, now: float, code: str, permit: Permit, model: str = ""
     ) -> Pause:
-        """Pause calls of the account, or of one model, or keep the pause in force; return it.
-
-        A probe's `permit` makes its pause longer.
-        """
+        """Pause calls, or keep the pause in force, which a probe that got this makes longer."""
         rule, controls = RULES[reason], self.controls(model)
         old, probed = controls.pause, permit.pause
         if model:

@@ -123,9 +123,6 @@ def _ratio(model: Model, amount: int, sums: JobTotals, left: int) -> float:
     return min(measured * (1 + error), max(measured, 1.0))
 
 
-# ── what was spent ────────────────────────────────────────────────────────────────────────────────
-
-
 def counted(sums: JobTotals, batch: Batch) -> JobTotals:
     """A job's sums with one more final batch: its submits, and its part unless it was divided."""
     more = unmetered(batch)
