@@ -179,7 +179,7 @@ class _Meter:
     def counting(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`Calls.read` or `Calls.write`, which also counts."""
 
-        def counted(operation: str, effect: Callable[..., Any]) -> Any:  # noqa: ANN401 - as `Calls`
+        def counted(operation: str, effect: Callable[..., Any]) -> Any:
             self._count(operation)
             return call(operation, effect)
 
@@ -201,7 +201,7 @@ class _Meter:
         """
         call, operation = getattr(self.table, name), name.title().replace("_", "")
 
-        def counted(**given: Any) -> Any:  # noqa: ANN401 - as boto3
+        def counted(**given: Any) -> Any:
             try:
                 answer = call(**given)
             except ClientError:
@@ -248,7 +248,7 @@ def as_slow_as_aws(world: World, times: int) -> None:
     def moving(
         call: Callable[..., Any], size: Callable[[dict[str, Any], Any], int]
     ) -> Callable[..., Any]:
-        def moved(**given: Any) -> Any:  # noqa: ANN401 - as boto3
+        def moved(**given: Any) -> Any:
             answer = call(**given)
             wait(size(given, answer) * times / S3_BYTES_A_SECOND)
             return answer

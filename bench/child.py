@@ -92,7 +92,7 @@ def _ignore_byte_code() -> None:
     packages = sysconfig.get_path("purelib")
     cached = importlib.machinery.SourceFileLoader.get_code
 
-    def get_code(self: importlib.machinery.SourceFileLoader, name: str) -> Any:  # noqa: ANN401 - as it is declared
+    def get_code(self: importlib.machinery.SourceFileLoader, name: str) -> Any:
         path = self.get_filename(name)
         inside = path.removeprefix(packages).lstrip("/")
         ours = path.startswith(packages) or not path.startswith(kept)

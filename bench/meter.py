@@ -107,7 +107,7 @@ class Meter:
 
     def call(
         self,
-        client: Any,  # noqa: ANN401
+        client: Any,
         operation: str,
         arguments: dict[str, Any],
         answer: dict[str, Any],  # noqa: ANN401, RUF100
@@ -202,7 +202,7 @@ class Metered(World):
 
     def invoke(
         self,
-        handler: Any,  # noqa: ANN401
+        handler: Any,
         event: dict[str, Any],
         seconds: float = TIMEOUT_SECONDS,  # noqa: ANN401, RUF100
     ) -> set[str]:
@@ -227,7 +227,7 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
     real_call = botocore.client.BaseClient._make_api_call  # type: ignore[attr-defined] # noqa: SLF001 - private: not in the stubs
     real_stub = BotocoreStubber.__call__
 
-    def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+    def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         answer: dict[str, Any] = {}
         try:
             answer = real_call(client, operation, arguments)
@@ -235,7 +235,7 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
             meter.call(client, operation, arguments, answer)
         return answer
 
-    def stub(self: Any, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+    def stub(self: Any, *arguments: Any, **named: Any) -> Any:
         with meter.foreign():
             return real_stub(self, *arguments, **named)
 

@@ -63,7 +63,7 @@ def ratio(times: Times, of: str, to: str) -> Spread:
     return Spread.of([one / other for one, other in zip(times[of], times[to], strict=True)])
 
 
-def in_fresh_process(task: str, *arguments: object) -> Any:  # noqa: ANN401
+def in_fresh_process(task: str, *arguments: object) -> Any:
     """Run one of `bench.child`'s tasks in its own process; return its result."""
     command = [sys.executable, "-m", "bench.child", task, *map(str, arguments)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

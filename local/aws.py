@@ -205,7 +205,7 @@ def _build(home: Home, lock: int) -> str:
     return current
 
 
-def client(service: str, port: int, config: Config | None = None) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
+def client(service: str, port: int, config: Config | None = None) -> Any:
     """A boto3 client of the local AWS on a port."""
     return boto3.client(  # type: ignore[call-overload] # The service is known at run time.
         service,

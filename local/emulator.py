@@ -50,7 +50,7 @@ def _get_object_in_ranges(
     return 206, kept, body[first : last + 1]
 
 
-def _extract_iam_action_of_batches(*request: Any) -> str | None:  # noqa: ANN401 - passed through
+def _extract_iam_action_of_batches(*request: Any) -> str | None:
     """Check a batch of messages against the permission for one message, as AWS does."""
     action: str | None = _extract_iam_action(*request)
     return _BATCH_ACTIONS.get(action or "", action)

@@ -102,7 +102,7 @@ def services() -> Services:
     settings = read_settings(os.environ)
     session = boto3.session.Session()
 
-    def client(name: str, waits: Waits, **where: str) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
+    def client(name: str, waits: Waits, **where: str) -> Any:
         config = Config(
             connect_timeout=waits.connect,
             read_timeout=waits.read,

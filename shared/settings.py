@@ -192,7 +192,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     calls = values.get("api_calls_per_minute", 0)
     if transport != "worker" and isinstance(calls, int) and calls > MAX_CALLS:
         problems.append(
-            f"API_CALLS_PER_MINUTE must be at most {MAX_CALLS} with TRANSPORT={transport}: Cloudflare "
+            f"API_CALLS_PER_MINUTE must be at most {MAX_CALLS} with TRANSPORT={transport}: "
+            "Cloudflare "
             "allows a token no more. Only a Worker (TRANSPORT=worker) may make more calls"
         )
     if problems:

@@ -34,7 +34,7 @@ def spool(
         if most is not None and size > most:
             raise TooLargeError(b"".join(first) or chunk[:MAX_BYTES_IN_MEMORY])
         if file is None and size > MAX_BYTES_IN_MEMORY:
-            file = kept.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the caller's stack closes it
+            file = kept.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
             file.writelines(first)
         if file is None:
             first.append(chunk)

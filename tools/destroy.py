@@ -106,7 +106,7 @@ def _remove_queue(api: Api, name: str) -> None:
     _called(api, "DELETE", f"/queues/{queue_id}")
 
 
-def _called(api: Api, method: str, path: str) -> Any:  # noqa: ANN401 - JSON
+def _called(api: Api, method: str, path: str) -> Any:
     reply = api.call(method, path)
     if reply.status != HTTPStatus.OK:
         raise Error(f"HTTP {reply.status}, code {reply.code}: {reply.message}")

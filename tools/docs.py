@@ -46,7 +46,7 @@ def fates() -> str:
     rows = [
         f"| {_named(LEFT_OUT)} | not sent |",
         f"| {', '.join(bad)} | `bad_record`; the message says why |",
-        f"| {_named(LENGTHS)} | not sent if it is the model's own length; another one is `bad_record` |",
+        f"| {_named(LENGTHS)} | not sent if it is the model's own length; another one is `bad_record` |",  # noqa: E501
         *_by_fate(renamed),
     ]
     return "\n".join(["| in the record | in the request |", "|---|---|", *rows]) + "\n"

@@ -114,7 +114,7 @@ def environment(parameters: Mapping[str, str], saved: Mapping[str, Any]) -> tupl
     return size, ", ".join(f"{name} ({len(parameters[name])})" for name in longest)
 
 
-def _at_most(name: str, value: Any, given: Mapping[str, str], saved: Mapping[str, Any]) -> str:  # noqa: ANN401 - a part of the template
+def _at_most(name: str, value: Any, given: Mapping[str, str], saved: Mapping[str, Any]) -> str:
     """A variable's value, as long as it can get.
 
     CloudFormation ends the names that it makes with 12 characters.

@@ -113,7 +113,7 @@ def release_template(template: str, archive: str, architecture: str) -> str:
     return text
 
 
-def _long_forms(value: Any) -> Any:  # noqa: ANN401 - a part of the template
+def _long_forms(value: Any) -> Any:
     """Write each `Fn::GetAtt` as the list that its long form takes."""
     if isinstance(value, list):
         return [_long_forms(one) for one in value]

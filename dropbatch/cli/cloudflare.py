@@ -45,7 +45,7 @@ class Reply:
         return first_error(self.body)[1]
 
     @property
-    def result(self) -> Any:  # noqa: ANN401 - JSON
+    def result(self) -> Any:
         """The envelope's `result`; None if there is none."""
         return self.body.get("result")
 
@@ -54,7 +54,7 @@ class Reply:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - urllib's
+    def redirect_request(self, *_: Any, **__: Any) -> None:
         """Follow no redirect: it would send the token to another host."""
 
 
@@ -74,7 +74,7 @@ class Api:
         """Call a path below the base URL; `Error` if no reply arrived."""
         url = f"{self.base_url.rstrip('/')}{path}"
         headers = {"User-Agent": USER_AGENT, "Authorization": f"Bearer {self.token}"}
-        request = urllib.request.Request(url, None, headers, method=method)  # noqa: S310 - checked below
+        request = urllib.request.Request(url, None, headers, method=method)  # noqa: S310 - checked
         is_secure = request.type == "https"
         if not is_secure and request.host.partition(":")[0] not in HERE:
             raise UsageError(f"{url}: a token is sent over https only.")
@@ -108,7 +108,7 @@ def _trust() -> ssl.SSLContext:
     return context
 
 
-def _reply(status: int, answer: Any) -> Reply:  # noqa: ANN401 - urllib's
+def _reply(status: int, answer: Any) -> Reply:
     try:
         body = json.loads(answer.read(MAX_REPLY_BYTES))
     except ValueError:

@@ -117,7 +117,7 @@ def note(message: str) -> None:
     click.echo(begins + printable(message[len(begins) :]), err=True)
 
 
-def bar_of(label: str, size: int, *, hidden: bool = False) -> Any:  # noqa: ANN401 - click's own
+def bar_of(label: str, size: int, *, hidden: bool = False) -> Any:
     """A progress bar that fits the terminal; nothing elsewhere."""
     columns = shutil.get_terminal_size().columns
     shown = shortened(printable(label), columns // 2)
@@ -270,7 +270,7 @@ def stack_options(command: Command) -> Command:
     return command
 
 
-def gone(name: str, words: str, **more: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - click's
+def gone(name: str, words: str, **more: Any) -> Callable[[Any], Any]:
     """Refuse an option that once existed, and say what there is instead."""
 
     def refuse(_context: click.Context, _option: click.Parameter, value: object) -> None:

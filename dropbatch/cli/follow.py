@@ -190,7 +190,7 @@ def _cost(manifest: dict[str, Any]) -> str:
     return f"{'~' if cost.get('estimated') else ''}${cost['amount']}" if cost else ""
 
 
-def get_files(job: Job, folder: Path, **wanted: Any) -> Delivery:  # noqa: ANN401 - those of `Job.download`
+def get_files(job: Job, folder: Path, **wanted: Any) -> Delivery:
     """Do what `Job.download` does, with a bar for each file; print what was written."""
     bar = _FilesBar()
     try:

@@ -73,7 +73,7 @@ def main() -> None:
     """Run a verb. An error becomes a message on standard error and an exit code."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # The shell has closed it: `>&-`.
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - until the end
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     # A name may have letters that the output's encoding lacks.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -160,7 +160,7 @@ def redrive_queues(stack: Stack) -> dict[str, Redriven]:
     return done
 
 
-def _redrive(sqs: Any, source: str, target: str) -> Redriven:  # noqa: ANN401
+def _redrive(sqs: Any, source: str, target: str) -> Redriven:
     moved = ticks = 0
     while messages := sqs.receive_message(
         QueueUrl=source, MaxNumberOfMessages=10, WaitTimeSeconds=LONG_POLL_SECONDS

@@ -126,7 +126,7 @@ def put(
     wait: bool,
     folder: Path | None,
     strict: bool,
-    **given: Any,  # noqa: ANN401 - click's own
+    **given: Any,
 ) -> None:
     """Upload files. Each becomes a job.
 
@@ -173,7 +173,7 @@ def validate(
     *,
     name: str | None,
     offline: bool,
-    **given: Any,  # noqa: ANN401 - click's own
+    **given: Any,
 ) -> None:
     """Check a file to its end on this machine, and estimate its cost. Nothing is sent."""
     report = _report(context, file, name, _options(**given), offline=offline)

@@ -96,7 +96,7 @@ def sign_in(
     *,
     region: str | None = None,
     profile: str | None = None,
-    copy: Any = None,  # noqa: ANN401 - a dictionary, on disk or not
+    copy: Any = None,
 ) -> boto3.Session:
     """A session that finds region and credentials as the AWS CLI does.
 
@@ -115,11 +115,11 @@ def sign_in(
     return made
 
 
-def _remembered_roles(copy: Any) -> Any:  # noqa: ANN401 - dictionaries, on disk or not
+def _remembered_roles(copy: Any) -> Any:
     from botocore.utils import JSONFileCache
 
     class Remembered(JSONFileCache):
-        def __getitem__(self, key: str) -> Any:  # noqa: ANN401 - JSON
+        def __getitem__(self, key: str) -> Any:
             found = super().__getitem__(key)
             with suppress(OSError):
                 copy[key] = found
@@ -143,7 +143,7 @@ def encrypting(client: Callable[..., Any], kms_key: str) -> Callable[..., Any]:
         for name, value in encryption(kms_key).items():
             params.setdefault(name, value)
 
-    def make(service: str, **more: object) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
+    def make(service: str, **more: object) -> Any:
         made = client(service, **more)
         for operation in _WRITES if service == "s3" else ():
             made.meta.events.register(f"before-parameter-build.s3.{operation}", add)
@@ -163,7 +163,7 @@ def trusted_bundles() -> list[str]:
 
 def session(
     endpoint_url: str = "", *, region: str | None = None, profile: str | None = None
-) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
+) -> Any:
     """Return a factory of boto3 clients: `session()("s3")`."""
     if not endpoint_url:
         return sign_in(region=region, profile=profile).client
@@ -258,7 +258,7 @@ def _explanation(error: Exception, advice: str) -> Error | None:
 _BAD_ENDPOINT = ("Invalid endpoint: ", "Invalid endpoint URL")
 
 
-def _of_client(error: Any, advice: str) -> Error:  # noqa: ANN401
+def _of_client(error: Any, advice: str) -> Error:
     found = error.response["Error"]
     code, message = found.get("Code", ""), found.get("Message", "")
     operation, says = error.operation_name, f"{message.rstrip('.')}."
@@ -283,7 +283,7 @@ def _of_client(error: Any, advice: str) -> Error:  # noqa: ANN401
     return ConnectionLost(refused) if code in _BUSY else Error(refused)
 
 
-def _ahead(error: Any) -> float:  # noqa: ANN401
+def _ahead(error: Any) -> float:
     """Seconds by which this machine's clock is ahead of AWS's; 0 if the answer does not say."""
     date = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
     try:
@@ -299,7 +299,7 @@ def _fitting(message: str, advice: str) -> str:
     return _OTHER_DENY if "explicit deny" in message else advice
 
 
-def is_missing(s3: Any, bucket: str, key: str, error: Any) -> bool:  # noqa: ANN401 - boto3 makes its clients at run time
+def is_missing(s3: Any, bucket: str, key: str, error: Any) -> bool:
     """Whether a read failed because its object does not exist.
 
     S3 may answer 403 for a missing key to a caller who may not list all keys, as users may not.

@@ -266,6 +266,6 @@ def _is_whole(path: Path, sha256: str | None) -> bool:
     return bool(sha256) and path.is_file() and _sha256(path).hexdigest() == sha256
 
 
-def _sha256(path: Path) -> Any:  # noqa: ANN401 - hashlib names no type for it
+def _sha256(path: Path) -> Any:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256")

@@ -195,7 +195,7 @@ class Job:
         with self._files(merged=merged) as files:
             yield from files.records()
 
-    def to_arrow(self, *, merged: bool = False, columns: bool = True) -> Any:  # noqa: ANN401 - pyarrow has no types
+    def to_arrow(self, *, merged: bool = False, columns: bool = True) -> Any:
         """The finished job's records as a `pyarrow.Table` (extra `dropbatch[data]`).
 
         Columns: `id`, `external_reference`, `success`, `embedding` or `answer`, `error_code`,
@@ -215,11 +215,11 @@ class Job:
         with self._files(merged=merged) as files:
             return record_batches(files, columns=columns).read_all()
 
-    def to_pandas(self, *, merged: bool = False, columns: bool = True) -> Any:  # noqa: ANN401
+    def to_pandas(self, *, merged: bool = False, columns: bool = True) -> Any:
         """The same as a pandas DataFrame."""
         return self.to_arrow(merged=merged, columns=columns).to_pandas()
 
-    def to_polars(self, *, merged: bool = False, columns: bool = True) -> Any:  # noqa: ANN401
+    def to_polars(self, *, merged: bool = False, columns: bool = True) -> Any:
         """The same as a polars DataFrame."""
         import polars as pl
 
@@ -290,7 +290,7 @@ def wait(
         yield job
 
 
-def _shown(*, progress: bool) -> Any:  # noqa: ANN401 - loaded only if it is needed
+def _shown(*, progress: bool) -> Any:
     from dropbatch.client.progress import shown_to_user
 
     return shown_to_user() if progress else None

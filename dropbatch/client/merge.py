@@ -326,7 +326,7 @@ def _failures(files: Files) -> Iterator[tuple[str, int, int | None, str | None, 
         number += has_line
 
 
-def _as_json(reference: Any) -> str | None:  # noqa: ANN401
+def _as_json(reference: Any) -> str | None:
     """A reference as JSON, in one spelling: `é` may be written as an escape."""
     return None if reference is None else encode(reference).decode()
 

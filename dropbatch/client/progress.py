@@ -57,7 +57,7 @@ class Progress:
     notebook: Callable[[str], None] | None = None
     on_terminal: bool | None = None
     plain_seconds: float = PLAIN_EVERY_SECONDS
-    began: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - tests move the clock
+    began: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108
     _statuses: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _first: dict[str, Watched] = field(default_factory=dict)
     _printed: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -171,8 +171,8 @@ def _filled(parts: list[str], width: int | None) -> list[str]:
 def _wrapped(text: str, width: int | None) -> list[str]:
     if width is None:
         return [GAP + text]
-    indents = {"initial_indent": GAP, "subsequent_indent": GAP * 2}
-    lines = textwrap.wrap(text, max(width, 20), max_lines=MAX_LINES, placeholder=" …", **indents)  # type: ignore[arg-type]
+    indents: dict[str, Any] = {"initial_indent": GAP, "subsequent_indent": GAP * 2}
+    lines = textwrap.wrap(text, max(width, 20), max_lines=MAX_LINES, placeholder=" …", **indents)
     return [cut(one, width) for one in lines]
 
 

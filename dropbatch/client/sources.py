@@ -91,7 +91,7 @@ def open_source(
     return Source(_unnamed(".jsonl"), stream_of(_lines(chain(first, records))))
 
 
-def _open_stream(source: Any, template: str) -> Source:  # noqa: ANN401 - it has `read`
+def _open_stream(source: Any, template: str) -> Source:
     if isinstance(source, io.TextIOBase):
         raise UsageError("A file that is submitted must be open for bytes: open(path, 'rb').")
     name = getattr(source, "name", None)
@@ -138,7 +138,7 @@ def _is_table(path: Path) -> bool:
         return is_table(beginning_of(file))
 
 
-def _steady(stream: Any, name: str) -> BinaryIO:  # noqa: ANN401
+def _steady(stream: Any, name: str) -> BinaryIO:
     """A user's own stream; if it is a regular file, one that must not be written anew meanwhile."""
     if not isinstance(stream, io.BufferedReader | io.BufferedRandom | io.FileIO):
         return stream  # type: ignore[no-any-return] # It has `read`.
@@ -174,7 +174,7 @@ class _Steady(io.RawIOBase):
     def tell(self) -> int:
         return self._file.tell()
 
-    def readinto(self, buffer: Any) -> int | None:  # noqa: ANN401
+    def readinto(self, buffer: Any) -> int | None:
         if count := self._file.readinto(buffer):
             return count
         size, modified = self._state()
@@ -243,7 +243,7 @@ _REFUSED: dict[type, str] = {
 """Types that JSON does not have, and that could become several things."""
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def _plain(value: Any) -> Any:
     """A value that JSON lacks as one that it has: NumPy's as Python's, a time, a UUID, an Enum."""
     if _why_refused(value):
         raise TypeError
@@ -264,8 +264,10 @@ _encode = json.JSONEncoder(
 def _why_refused(value: object) -> str:
     """Why a value is not written; empty if it is, or if nobody knows."""
     kind = type(value).__name__
-    if kind in {"NAType", "NaTType"} or (isinstance(value, float) and not math.isfinite(value)):
-        missing = "None" if kind in {"NAType", "NaTType"} or math.isnan(value) else "a number"  # type: ignore[arg-type]
+    number = value if isinstance(value, float) else 0.0
+    is_missing = kind in {"NAType", "NaTType"} or math.isnan(number)
+    if is_missing or math.isinf(number):
+        missing = "None" if is_missing else "a number"
         return (
             f"is {value}, which JSON does not have. Write {missing}, or leave it out; or "
             "submit the frame itself"
@@ -296,7 +298,7 @@ _MAX_DEPTH = 50
 """Levels of a record that are searched for a value that cannot be written."""
 
 
-def _series_table(series: Any) -> Table:  # noqa: ANN401
+def _series_table(series: Any) -> Table:
     pa = pyarrow()
     column = pa.chunked_array(series)
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
@@ -329,7 +331,7 @@ class _Chunks(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401
+    def readinto(self, buffer: Any) -> int:
         while not self._left:
             chunk = next(self._chunks, None)
             if chunk is None:

@@ -52,11 +52,11 @@ class Stack:
     _making: Lock = field(default_factory=Lock, init=False, repr=False)
 
     @cached_property
-    def s3(self) -> Any:  # noqa: ANN401 - boto3 makes its clients at run time
+    def s3(self) -> Any:
         """An S3 client."""
         return self.client("s3")
 
-    def service(self, name: str) -> Any:  # noqa: ANN401
+    def service(self, name: str) -> Any:
         """A client of another service, made once: boto3 must not make clients in threads."""
         with self._making:
             if name not in self._made:
@@ -124,7 +124,7 @@ def find_stack(
     )
 
 
-def _describe(client: Any, name: str) -> dict[str, Any]:  # noqa: ANN401
+def _describe(client: Any, name: str) -> dict[str, Any]:
     from botocore.exceptions import ClientError
 
     try:
@@ -191,7 +191,7 @@ def head_of(answer: Mapping[str, Any]) -> ObjectHead:
     )
 
 
-def blocks(s3: Any, place: Mapping[str, str], size: int, start: int = 0) -> Iterator[bytes]:  # noqa: ANN401
+def blocks(s3: Any, place: Mapping[str, str], size: int, start: int = 0) -> Iterator[bytes]:
     """The bytes of an object; read on where a connection was cut off."""
     from botocore.exceptions import ClientError
 
@@ -223,13 +223,13 @@ def find_object(stack: Stack, url: str) -> tuple[str, ObjectHead]:
     return bucket, head_of(found)
 
 
-def object_file(s3: Any, place: dict[str, str], size: int) -> BinaryIO:  # noqa: ANN401
+def object_file(s3: Any, place: dict[str, str], size: int) -> BinaryIO:
     """An object as a file that can be read anywhere."""
     return io.BufferedReader(_ObjectFile(s3, place, size), READ_BYTES)
 
 
 class _ObjectFile(io.RawIOBase):
-    def __init__(self, s3: Any, place: dict[str, str], size: int) -> None:  # noqa: ANN401
+    def __init__(self, s3: Any, place: dict[str, str], size: int) -> None:
         self._s3, self._place, self._size, self._at = s3, place, size, 0
 
     def readable(self) -> bool:
@@ -245,7 +245,7 @@ class _ObjectFile(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401
+    def readinto(self, buffer: Any) -> int:
         end = min(self._at + len(buffer), self._size)
         begun = self._at
         for block in blocks(self._s3, self._place, end, begun):

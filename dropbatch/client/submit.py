@@ -175,8 +175,9 @@ class Submission:
     @property
     def opens_again(self) -> bool:
         """Whether the source can be read twice: a file, or an object of S3; a pipe cannot."""
-        named = isinstance(self.source, str | PathLike)
-        return named and (is_stored(self.source) or Path(self.source).is_file())  # type: ignore[arg-type]
+        if not isinstance(self.source, str | PathLike):
+            return False
+        return is_stored(self.source) or Path(self.source).is_file()
 
 
 class _Beginning:

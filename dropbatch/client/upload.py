@@ -206,7 +206,7 @@ def copy(
 
 
 def copy_parts(
-    s3: Any,  # noqa: ANN401
+    s3: Any,
     source: Mapping[str, str],
     size: int,
     place: Mapping[str, str],
@@ -233,7 +233,7 @@ def copy_parts(
 
 
 def _stream_parts(
-    s3: Any,  # noqa: ANN401
+    s3: Any,
     place: Mapping[str, str],
     parts: Iterator[bytes],
     metadata: Mapping[str, str],
@@ -253,7 +253,7 @@ def _stream_parts(
 
 
 def _in_parts(
-    s3: Any,  # noqa: ANN401
+    s3: Any,
     place: Mapping[str, str],
     metadata: Mapping[str, str],
     send: Callable[[Mapping[str, str], int, In], dict[str, str]],
@@ -296,7 +296,7 @@ def abort_under_way(*ids: str) -> None:
         thread.join(max(ends - time.monotonic(), 0.0))
 
 
-def _abort(s3: Any, begun: dict[str, str]) -> None:  # noqa: ANN401
+def _abort(s3: Any, begun: dict[str, str]) -> None:
     with suppress(s3.exceptions.NoSuchUpload):  # It may be complete.
         s3.abort_multipart_upload(**begun)
 

@@ -89,7 +89,7 @@ class Option(NamedTuple):
     names: tuple[str, ...] = ()
     made: Callable[[Any], Any] | None = None
 
-    def parse(self, raw: Json) -> Any:  # noqa: ANN401 - an option's value
+    def parse(self, raw: Json) -> Any:
         """The value of JSON.
 
         Raises:

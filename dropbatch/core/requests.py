@@ -81,7 +81,7 @@ def _alternative(written: dict[str, Any], groups: dict[str, Members]) -> Alterna
     return Alternative(required, members, not written.get("unpublished", False))
 
 
-def not_empty(written: Any) -> Any:  # noqa: ANN401 # As `type_of`.
+def not_empty(written: Any) -> Any:  # As `type_of`.
     """The type without empty arrays."""
     if isinstance(written, list):
         return [not_empty(one) for one in written]
@@ -102,7 +102,7 @@ def with_efforts(members: Members, efforts: tuple[str, ...] | None) -> Members:
     )
 
 
-def struct_of(members: Members, base: type[msgspec.Struct] | None = None, **tag: str) -> Any:  # noqa: ANN401 # A type.
+def struct_of(members: Members, base: type[msgspec.Struct] | None = None, **tag: str) -> Any:
     """The type of an object with these members."""
     fields: list[Any] = [
         (name[:-1], type_of(kind)) for name, kind in members.items() if name.endswith("!")
@@ -116,7 +116,7 @@ def struct_of(members: Members, base: type[msgspec.Struct] | None = None, **tag:
     return msgspec.defstruct("Request", fields, bases=bases, kw_only=True, gc=False, **tag)  # type: ignore[arg-type]
 
 
-def type_of(written: Any) -> Any:  # noqa: ANN401 # Types are values of no one type.
+def type_of(written: Any) -> Any:  # Types are values of no one type.
     """The type that a schema writes in this way."""
     if isinstance(written, list):
         return Union[tuple(type_of(one) for one in written)]  # noqa: UP007 # Made at run time.
@@ -148,7 +148,7 @@ def check_false(kind: type[_False], found: object) -> _False:
     raise ValueError("another value")
 
 
-def _composite(written: dict[str, Any]) -> Any:  # noqa: ANN401
+def _composite(written: dict[str, Any]) -> Any:
     if "list" in written:
         bounds = msgspec.Meta(min_length=written.get("least"), max_length=written.get("most"))
         return Annotated[list[type_of(written["list"])], bounds]  # type: ignore[misc]
@@ -263,13 +263,13 @@ def schema_named(name: str) -> Schema:
     )
 
 
-def _elements(kind: Any) -> dict[str, Any]:  # noqa: ANN401 # As `type_of`.
+def _elements(kind: Any) -> dict[str, Any]:  # As `type_of`.
     """The type of an array's elements; empty for any other type."""
     found: dict[str, Any] = kind.get("list", {}) if isinstance(kind, dict) else {}
     return found
 
 
-def _limits(kind: Any) -> Limits | None:  # noqa: ANN401
+def _limits(kind: Any) -> Limits | None:
     """The limits of a number, or of a word, that may also be null; None for any other type."""
     kinds = [one for one in kind if one != "null"] if isinstance(kind, list) else [kind]
     if len(kinds) != 1 or not isinstance(kinds[0], str):
@@ -284,7 +284,7 @@ def _limits(kind: Any) -> Limits | None:  # noqa: ANN401
     return Limits(least, most, whole=name == "integer")
 
 
-def _most(kind: Any) -> int:  # noqa: ANN401
+def _most(kind: Any) -> int:
     """The most elements that an array may have; 0 if nothing limits them."""
     kinds = kind if isinstance(kind, list) else [kind]
     return max((one.get("most", 0) for one in kinds if isinstance(one, dict)), default=0)

@@ -230,10 +230,10 @@ class _Api:
         self._calls = anyio.CapacityLimiter(CALL_THREADS)
         self._transfers = anyio.CapacityLimiter(TRANSFER_THREADS)
 
-    async def _call(self, function: Callable[..., Out], *arguments: Any) -> Out:  # noqa: ANN401
+    async def _call(self, function: Callable[..., Out], *arguments: Any) -> Out:
         return await anyio.to_thread.run_sync(function, *arguments, limiter=self._calls)
 
-    async def _transfer(self, function: Callable[..., Out], *arguments: Any) -> Out:  # noqa: ANN401
+    async def _transfer(self, function: Callable[..., Out], *arguments: Any) -> Out:
         return await anyio.to_thread.run_sync(function, *arguments, limiter=self._transfers)
 
     def _holder(self, file_id: str) -> Files | Results:

@@ -157,7 +157,7 @@ def file_object(
     size: int,
     filename: str,
     expires_at: int | None,
-    **more: Any,  # noqa: ANN401
+    **more: Any,
 ) -> dict[str, Any]:
     """A file as OpenAI's API shows it: an upload, unless `more` says otherwise."""
     return {

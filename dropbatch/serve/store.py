@@ -54,7 +54,7 @@ class Store:
         for start in range(0, head.size, size):
             yield b"".join(blocks(self.s3, place, min(start + size, head.size), start))
 
-    def put(self, key: str, content: bytes | BinaryIO, **more: Any) -> bool:  # noqa: ANN401
+    def put(self, key: str, content: bytes | BinaryIO, **more: Any) -> bool:
         """Write an object with one call; return whether its `IfMatch` or `IfNoneMatch` held."""
         from botocore.exceptions import ClientError
 

@@ -27,7 +27,7 @@ processor = LoggingBatchProcessor()
 
 @logger.inject_lambda_context
 @metrics.log_metrics
-def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:  # noqa: ANN401 - Powertools' return type
+def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:
     """Process each message, or run one tick if the event holds none."""
     if "Records" in event:
         return process_partial_response(event, record_handler, processor, context)

@@ -41,7 +41,7 @@ processor = LoggingBatchProcessor()
 
 @logger.inject_lambda_context
 @metrics.log_metrics
-def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:  # noqa: ANN401 - Powertools' return type
+def lambda_handler(event: dict[str, Any], context: LambdaContext) -> Any:
     """Process each message; the response names those that failed, and SQS delivers them again."""
     return process_partial_response(
         event=event, record_handler=record_handler, processor=processor, context=context

@@ -247,7 +247,7 @@ class _Submit:
         clear_failing(self.services, self.job, batch)
 
     def record(self, request_id: str) -> None:
-        """Record the request_id; if the table fails, in a receipt in S3 before it is tried again."""
+        """Record the request_id; if the table fails, in a receipt in S3 before the next try."""
         now, batch = self.services.now(), self.batch
         submission = Submission(request_id, batch.attempt, now)
         due_at = now + self.first_poll

@@ -25,7 +25,7 @@ class SwitchError(ValueError):
     """A switch that does not exist, or a value that it does not accept."""
 
 
-def _switch(default: object, verdict: Verdict, about: str) -> Any:  # noqa: ANN401 # As `dataclasses.field` does.
+def _switch(default: object, verdict: Verdict, about: str) -> Any:  # As `dataclasses.field` does.
     metadata = {"verdict": verdict, "about": about}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
@@ -338,7 +338,7 @@ def switches() -> list[tuple[str, str, Verdict, str]]:
     ]
 
 
-def _type_of(name: str) -> Any:  # noqa: ANN401 # Types are values of no one type.
+def _type_of(name: str) -> Any:  # Types are values of no one type.
     if name not in _TYPES:
         raise SwitchError(f"there is no switch {name!r}")
     return _TYPES[name]

@@ -78,7 +78,7 @@ def defaults_of(kind: type) -> Mapping[str, object]:
 _DEFAULTS: dict[type, Mapping[str, object]] = {}
 
 
-def plain(wire: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever the item holds
+def plain(wire: Mapping[str, Any]) -> Any:
     """One attribute value as a plain Python value."""
     ((kind, value),) = wire.items()
     match kind:

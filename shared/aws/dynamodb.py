@@ -64,7 +64,7 @@ class Table:
         """An item in wire form, read consistently; None if it does not exist."""
         return self.call("get_item", Key=key, ConsistentRead=True).get("Item")
 
-    def pages(self, **arguments: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - boto3's own arguments
+    def pages(self, **arguments: Any) -> Iterator[dict[str, Any]]:
         """Pages of a query, one call each, as far as its caller reads on."""
         position: dict[str, Any] = {}
         while True:
@@ -167,7 +167,7 @@ class Table:
             return False
         return True
 
-    def call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
+    def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
         """Call an operation on this table; raises `ConditionFailedError` or `StorageError`."""
         return call_dynamodb(self.client, operation, TableName=self.table, **arguments)
 
@@ -227,7 +227,7 @@ def _has(held: object, wanted: object) -> bool:
     return held == wanted
 
 
-def call_dynamodb(client: DynamoDBClient, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
+def call_dynamodb(client: DynamoDBClient, operation: str, **arguments: Any) -> dict[str, Any]:
     """Call DynamoDB; raises `ConditionFailedError` or `StorageError`."""
     with storage_errors(f"DynamoDB {operation}"):
         try:

@@ -307,7 +307,7 @@ class ObjectStore:
             f"S3 get_object {key}: the body was cut off {_MAX_TRIES} times: {problem}"
         ) from problem
 
-    def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - boto3's own arguments
+    def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:
         client = self.copying() if operation in _COPYING else self.client
         call = f"S3 {operation} {arguments.get('Key', '')}"
         if operation in _ENCRYPTING:

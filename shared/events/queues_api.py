@@ -154,7 +154,7 @@ class QueuesApi:
             if len(found) < PAGE:
                 return
 
-    def _call(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - the API's own JSON
+    def _call(self, method: str, path: str, body: object = None) -> Any:
         try:
             return msgspec.json.decode(self._fetch(method, path, body))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -163,7 +163,7 @@ _ADVICE = {
     2021: "Add credits to the account in Cloudflare's dashboard (AI Gateway).",
     2041: "Raise the spend limit of the gateway in Cloudflare's dashboard, or wait until its "
     "window is over.",
-    403: "Check the token's permissions and the account's firewall rules in Cloudflare's dashboard.",
+    403: "Check the token's permissions and the firewall rules in Cloudflare's dashboard.",
     404: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId, or WorkerUrl.",
     405: "Check the parameters WorkersAiBaseUrl and CloudflareAccountId.",
     5019: "Workers AI refuses this version of Dropbatch: deploy a newer one.",

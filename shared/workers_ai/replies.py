@@ -322,7 +322,7 @@ def _seconds(header: str | None) -> float | None:
 
 # ── lone surrogates ───────────────────────────────────────────────────────────────────────────────
 
-# Such as `\ud83d` without its second half, where a text was cut by UTF-16 units: valid JSON, no text.
+# Such as `\ud83d` alone, where a text was cut by UTF-16 units: valid JSON, no text.
 
 CHUNK_BYTES = 1 << 20
 """Bytes copied at a time."""

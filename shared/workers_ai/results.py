@@ -89,7 +89,7 @@ class Counter:
         if self._left < 0:
             raise TooManyItemsError
 
-    def decode(self, decode: Callable[[Any], Decoded], content: Any, most: int) -> Decoded:  # noqa: ANN401
+    def decode(self, decode: Callable[[Any], Decoded], content: Any, most: int) -> Decoded:
         """Decode content that holds at most so many items."""
         with self._lock:  # A decoder holds the interpreter nearly all the time anyway.
             self._left = most
@@ -337,7 +337,7 @@ def only_object(raw: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw | None:
     return raw if isinstance(raw, msgspec.Raw) and begins(raw, b"{") else None
 
 
-def decode_member(raw: msgspec.Raw | bytes | msgspec.UnsetType) -> Any:  # noqa: ANN401  # any JSON value
+def decode_member(raw: msgspec.Raw | bytes | msgspec.UnsetType) -> Any:
     """A member's value; None if it is absent, too large, not valid text, or out of range."""
     if raw is msgspec.UNSET or len(memoryview(raw)) > MAX_MEMBER_BYTES:
         return None

@@ -82,7 +82,7 @@ RETRY=$RECORD JOB=$(basename "$(dirname "$RECORD")")
 EVENT='{{"Records":[{{"s3":{{"bucket":{{"name":"b"}},"object":{{"key":"k","versionId":"v"}}}}}}]}}'
 aws sqs send-message --queue-url $(out UploadDeadLetterQueueUrl) --message-body "$EVENT" > /dev/null
 aws sqs send-message --queue-url $(out PollDeadLetterQueueUrl) --message-body "$EVENT" > /dev/null
-"""
+"""  # noqa: E501
 
         def run(script):
             for stands, instead in INSTEAD.items():

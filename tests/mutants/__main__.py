@@ -65,7 +65,7 @@ class Reach:
         for near in range(line, line - LINES_BACK, -1):
             if found := {one.rpartition("|")[0] for one in by_line.get(near, ()) if one}:
                 break
-        else:  # done once, at import: any test that uses the module may notice it, or one that only reads its tables
+        else:  # done once, at import: any test that uses the module may notice it
             found = {
                 one.rpartition("|")[0] for contexts in by_line.values() for one in contexts if one
             }

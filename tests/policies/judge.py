@@ -12,7 +12,7 @@ ACCEPTED = {
     ("RESOURCE_STAR", "cloudwatch:DescribeAlarms"),
     ("RESOURCE_STAR", "sqs:SendMessage"),
 }
-"""CloudWatch lists alarms by a prefix only to those who may see all; a queue's policy is its own."""
+"""CloudWatch lists alarms by a prefix only to those who may see all."""
 
 wrong = 0
 policies = json.load(sys.stdin)

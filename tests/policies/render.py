@@ -16,7 +16,7 @@ PSEUDO = {
     "AWS::AccountId": "123456789012",
     "AWS::Partition": "aws",
     "AWS::Region": "eu-west-1",
-    "AWS::StackId": f"arn:aws:cloudformation:{HERE}:stack/dropbatch/0a1b2c3d-1111-2222-3333-444455556666",
+    "AWS::StackId": f"arn:aws:cloudformation:{HERE}:stack/dropbatch/0a1b2c3d-1111-2222-3333-444455556666",  # noqa: E501
     "AWS::StackName": "dropbatch",
     "AWS::URLSuffix": "amazonaws.com",
     "KmsKeyArn": f"arn:aws:kms:{HERE}:key/0a1b2c3d-1111-2222-3333-444455556666",

@@ -1,10 +1,10 @@
 """`make simulate`: run worlds, each decided by its own seed, and print what they broke.
 
-SEED=17     that world alone: the smallest plan that breaks the same law, and its events before that (EVENTS=60)
+SEED=17     that world alone: the smallest plan that breaks the same law, and EVENTS (60) before
 SEEDS=100   so many worlds, beginning with FIRST (1)
 MINUTES=10  as many as the time allows
-EXPLORE=2   small worlds under each schedule with so many disturbances, at most SCHEDULES (2000) of each world; with
-            FIRST every second one is drawn by it
+EXPLORE=2   small worlds under each schedule with so many disturbances, at most SCHEDULES (2000)
+            of each world; with FIRST every second one is drawn by it
 """
 
 from __future__ import annotations

@@ -342,7 +342,7 @@ def elements_of(raw: Json) -> list[msgspec.Raw] | None:
         return None
 
 
-def value_of(raw: Json) -> Any:  # noqa: ANN401  # whatever a user or the API wrote
+def value_of(raw: Json) -> Any:  # whatever a user or the API wrote
     """A value; None if it cannot be read."""
     try:
         return _decode_any(raw)

@@ -212,7 +212,7 @@ def _kind_of(record: bytes) -> str:
         return "value" if _is_json(record) else "broken"
 
 
-def _kind_of_object(found: Any) -> str:  # noqa: ANN401 # A type made at run time.
+def _kind_of_object(found: Any) -> str:  # A type made at run time.
     if _is_output(found):
         return "output"
     for name, sign in _SIGNS:
@@ -234,7 +234,7 @@ def _is_gemini(request: Json) -> bool:
     return bool(inside.contents or inside.content)
 
 
-def _is_output(found: Any) -> bool:  # noqa: ANN401 # A type made at run time.
+def _is_output(found: Any) -> bool:  # A type made at run time.
     """Whether a record is a result of Bedrock's, OpenAI's, Anthropic's or our own."""
     if found.modelOutput or (found.modelInput and found.error):
         return True

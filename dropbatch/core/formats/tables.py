@@ -223,7 +223,7 @@ class TableWriter:
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
 
-    def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:  # noqa: ARG002 - every writer gets them
+    def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:  # noqa: ARG002
         """The row as it was, then its answer, or its error's code and message."""
         answer = "" if outcome.result is None else answer_text(outcome.result)
         members = _members(answer, self._columns.answers) if self._columns.answers else ()

@@ -87,7 +87,7 @@ def _kind(member: str, members: Members, only: Mapping[str, tuple[object, str]])
     return _Kind(member, decoder.decode, {name: message for name, (_, message) in only.items()})
 
 
-def _only(value: object, published: Any) -> Any:  # noqa: ANN401
+def _only(value: object, published: Any) -> Any:
     """The kind of one value, and of null unless the published kind has none.
 
     What is sent is what is written.

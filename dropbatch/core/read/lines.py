@@ -241,7 +241,7 @@ def about_lone_surrogate(content: bytes) -> str:
     )
 
 
-def _first_in(value: Any, path: str) -> str | None:  # noqa: ANN401
+def _first_in(value: Any, path: str) -> str | None:
     if isinstance(value, str):
         return path if _MARK in value else None
     inner: Iterable[tuple[str, Any]] = ()

@@ -58,7 +58,7 @@ def expected_result(
     request: dict[str, Any],
     *,
     embedder_choice: Literal["auto", "hash", "words", "wordllama"] = "hash",
-) -> Any:  # noqa: ANN401 # Any JSON value.
+) -> Any:  # Any JSON value.
     """What the item of this request must hold under `result`, from a server with the same embedder.
 
     Args:
@@ -204,7 +204,7 @@ def _generate(request: dict[str, Any], default_tokens: int) -> _Generated:
     return _Generated(text, value, finish, tokens(prompt), tokens(text))
 
 
-def _instance(schema: object, prompt: str, depth: int = 0) -> Any:  # noqa: ANN401 # Any JSON value.
+def _instance(schema: object, prompt: str, depth: int = 0) -> Any:  # Any JSON value.
     """The simplest value that fits a JSON schema, filled with the beginning of the prompt."""
     if not isinstance(schema, dict) or depth > _DEPTH:
         return None

@@ -148,7 +148,7 @@ class WordLlamaEmbedder:
     def __init__(self) -> None:
         self._model: Any = None
 
-    def _load(self) -> Any:  # noqa: ANN401 # The package has no types.
+    def _load(self) -> Any:  # The package has no types.
         with _LOADING:
             if self._model is None:
                 wordllama = _wordllama()
@@ -211,7 +211,7 @@ def _json_rows(vectors: "Matrix") -> list[bytes]:
 
 
 @functools.cache
-def _wordllama() -> Any:  # noqa: ANN401 # The package has no types.
+def _wordllama() -> Any:  # The package has no types.
     """The package, if it is installed and works here; else None."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level

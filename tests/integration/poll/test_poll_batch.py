@@ -301,7 +301,7 @@ def test_pending_reply_resets_counts(polled, reply, status):
     ],
 )
 def test_pending_batch_is_polled_by_its_deadline(polled, pending_for, deadline, due_in):
-    """The next poll is no later than the time at which the batch is overdue or its job's deadline."""
+    """The next poll is no later than the batch's or its job's deadline."""
     one = polled(
         {"deadline_at": deadline and T + deadline},
         submission=Submission("id", 1, T - pending_for),

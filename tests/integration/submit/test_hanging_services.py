@@ -95,7 +95,7 @@ def begin(black_hole, monkeypatch):
         "POLL_QUEUE_URL": f"{black_hole.address}/1/poll",
         "VISIT_QUEUE_URL": f"{black_hole.address}/1/visit",
         "CLOUDFLARE_ACCOUNT_ID": "0" * 32,
-        "CLOUDFLARE_API_TOKEN_SECRET_ARN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:token",
+        "CLOUDFLARE_API_TOKEN_SECRET_ARN": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:token",  # noqa: E501
         "WORKERS_AI_BASE_URL": "http://127.0.0.1:1",
     }.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""Submits that the API may have accepted although it gave no id: repeated, or the last of its batch."""
+"""Submits that the API may have accepted although it gave no id."""
 
 from dataclasses import replace
 from functools import partial

@@ -29,7 +29,7 @@ def put(job_id, sort_key, held, work):
 
 
 def put_idle(number):
-    """A job, due for an hour, that has been open for a quarter of an hour and waits for the answer of its one batch."""
+    """A job, due for an hour, that waits for the answer of its one batch."""
     now, job_id = time.time(), f"20261121T093000Z-{number:08x}"
     upload, plan = (
         Upload(BUCKET, f"inbox/{number}.jsonl", "v", "e", 100),

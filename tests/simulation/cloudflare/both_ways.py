@@ -138,16 +138,19 @@ def at_the_wall(
 TEXT = f"""\
 # With Cloudflare's completion events, and without
 
-Written by `python -m tests.simulation.cloudflare.both_ways`; do not edit. Both functions in a simulated world: {JOBS} jobs
-of {BATCHES} batches, one every {EVERY_SECONDS / 60:.0f} minutes (those of an hour: every two hours), 200 calls a minute; {len(SEEDS)} worlds for each cell, the
-first job not counted. Each cell: calls of the model a batch, the submit included; calls of the Queues API a batch; seconds
+Written by `python -m tests.simulation.cloudflare.both_ways`; do not edit. Both functions in a
+simulated world: {JOBS} jobs of {BATCHES} batches, one every {EVERY_SECONDS / 60:.0f} minutes (those
+of an hour: every two hours), 200 calls a minute; {len(SEEDS)} worlds for each cell, the first job
+not counted. Each cell: calls of the model a batch, the submit included; calls of the Queues API a
+batch; seconds
 from ready to collected, the mean and the 95th percentile.
 
 """
 WALL_TEXT = f"""
 ## More batches than calls
 
-One job of {WALL_BATCHES:,} batches that take 5 to 90 s, with {WALL_CALLS} calls a minute: batches that were collected
+One job of {WALL_BATCHES:,} batches that take 5 to 90 s, with {WALL_CALLS} calls a minute: batches
+that were collected
 in each of the first {WALL_WINDOWS} times five minutes, and seconds from ready to collected.
 
 """

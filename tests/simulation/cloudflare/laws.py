@@ -153,7 +153,7 @@ class EventLaws:
             self.judge_waits(plan.awkward.cold_start_seconds)
 
     def judge_calls(self) -> None:
-        """Judge how often models were called for batches that were accepted when their model was known."""
+        """Judge how often models that were known were called for each batch."""
         known = [one for one in self.world.billed if one["request_id"] in self.of_known]
         polls = sum(one["polls"] for one in known)
         nets = sum((one["completes_at"] - one["time"]) // MOST_NET for one in known)

@@ -88,7 +88,7 @@ def lost_while_full(world: World) -> list[Dropped]:
 
 
 def late_refusal(world: World, seconds: float) -> list[Dropped]:
-    """A slow submit is refused for lack of capacity when the wait after another refusal is long over."""
+    """A slow submit is refused for capacity when the wait after another refusal is long over."""
     Slow(world, "BATCH#00000000", CLAIM, seconds=seconds)
     dropped = _files(world, "ab")
     world.run(5.0)

@@ -50,7 +50,7 @@ AFTER_SECONDS = 0.003
 MOST_RACES = 6
 """Invocations after a write for each of which it is held up."""
 SOON = 25
-"""Schedules that are tried at once after one under which a condition did not hold that always held before."""
+"""Schedules tried at once after one under which a condition first did not hold."""
 SETTLE_SECONDS = 50 * 86_400.0
 AFTERWARDS_SECONDS = 1_200.0
 CUTS = ("dies_at", "lost_at", "fails_at", "refused_at")

@@ -92,7 +92,7 @@ def test_poll_that_does_not_check_its_claim_is_found(monkeypatch):
 
 
 def test_hold_that_begins_while_a_token_is_taken_is_heeded():
-    """What is read again after the bucket was found to have changed may say that all calls have to wait."""
+    """What is read again after the bucket has changed may say that all calls have to wait."""
     world = OF_NAME["bare refusal"]
     _, refused, _, limit, *_ = [
         one

@@ -93,7 +93,7 @@ def test_dispatch_without_bound_fills_the_queue(monkeypatch):
 
 
 def laws_of_many_drops():
-    """Laws that are broken when 80 files of two batches are dropped together at 20 calls a minute."""
+    """Laws broken when 80 files of two batches are dropped together at 20 calls a minute."""
     with world_with(20) as world:
         laws = Laws(world)
         promises = Promises(laws)

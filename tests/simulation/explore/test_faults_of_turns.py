@@ -189,7 +189,7 @@ def test_visits_that_take_the_lease_hold_up_reading(monkeypatch):
 
 
 def seconds_beside_a_backlog():
-    """Seconds that one record takes while 180 batches of another model wait at 20 calls a minute."""
+    """Seconds of one record while 180 batches of another model wait at 20 calls a minute."""
     with world_with(20) as world:
         promises = Promises(Laws(world))
         for number in range(3):

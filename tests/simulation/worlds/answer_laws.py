@@ -30,7 +30,7 @@ CLOCKS_SECONDS = 60.0
 FAILED_SECONDS, LONG_SECONDS = 50.0, 900.0
 """Seconds after which a failure is believed, and one that may be the API's own."""
 PROBE_SECONDS = 3_600.0
-"""Seconds within which one batch of a model may be submitted again although the API knows its id."""
+"""Seconds within which one batch may be submitted again although the API knows its id."""
 
 
 def judge_given_up(
@@ -54,7 +54,7 @@ def judge_given_up(
 
 
 def judge_division(laws: Laws, key: Key, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Judge that a batch with an id that runs or has its answer is divided only after its deadline or long failures."""
+    """Judge that a batch whose id runs is divided only after its deadline or long failures."""
     if "isolating" in old or "isolating" not in new or not submissions(old):
         return
     now, latest = laws.world.kernel.now, submissions(old)[-1]
@@ -102,7 +102,7 @@ def judge_cost(laws: Laws, upload: Upload, manifest: dict[str, Any]) -> None:
 
 
 class Probes:
-    """Judges batches that are submitted again before their deadline although the API has their id."""
+    """Judges early second submits of batches whose id the API has."""
 
     def __init__(self, laws: Laws) -> None:
         """Watch a world's table."""

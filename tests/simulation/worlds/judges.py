@@ -352,7 +352,7 @@ class Ending:
             self.laws.broken("a batch is billed once", f"{again} batches were accepted again")
 
     def judge_calls(self) -> None:
-        """Judge that in five minutes no more calls are made than the bucket holds and than flow into it."""
+        """Judge that in five minutes no more calls are made than the bucket holds and gets."""
         calls = self.world.calls_per_minute
         most = 5 * calls + max(1, calls // 2) + 1
         if not self.world.is_through_worker:

@@ -50,7 +50,7 @@ FOUND = {
         ),
         acts=(Drop(0.0, "0.jsonl", 5, bad=2), Drop(5.0, "1.jsonl", 0, MODELS[1])),
     ),
-    "an answer after the deadline of its batch: its second submit was judged as a second bill": Plan(
+    "an answer after the deadline of its batch: its second submit was judged as a second bill": Plan(  # noqa: E501
         5_100_330,
         latency=600.0,
         settings=(("MAX_REQUESTS_PER_BATCH", 3), ("BATCH_DEADLINE_HOURS", 1)),

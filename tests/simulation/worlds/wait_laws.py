@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.worlds.item_laws import ItemLaws
 
 RECENT_SECONDS = 20.0
-"""Longest time between an invocation's first look at the control items in a cycle and what it does after it."""
+"""Longest time between an invocation's look at the control items and what it does then."""
 PERMIT_SECONDS = 1.0
 """The same for polls of one account, whose permits come from one look."""
 DISPATCHED = (88.0, 91.0)
@@ -44,7 +44,7 @@ PUT_OFF, LOOK_SECONDS = 2.0, 45.0
 SENT = "what is sent to be submitted may be submitted"
 DUE = "what waits is due when what stops it ends"
 ACCOUNT_SECONDS = 400.0
-"""Seconds after which a batch of another account than the stack's is looked at again, at the latest."""
+"""Most seconds after which a batch of another account is looked at again."""
 PROBE = "a probe is claimed only if there is a token for it"
 CLOCKS_SECONDS, LONGEST_POLL_SECONDS = 30.0, 75.0
 """Seconds by which clocks may differ, and that a poll may take."""

@@ -290,7 +290,7 @@ def simulated(
     behaviour: Behaviour | None = None,
     **settings: object,
 ) -> Iterator[World]:
-    """A world, installed in place of AWS, the API, threads, time and chance until the context ends."""
+    """A world, installed in place of AWS, the API, threads, time and chance."""
     with ExitStack() as stack:
         stack.enter_context(
             patch.dict(os.environ, _environment({"COMPLETION_EVENTS": "no"} | settings))

@@ -25,7 +25,7 @@ CALLER = """<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011
 </GetCallerIdentityResult></GetCallerIdentityResponse>"""
 REFUSED = """<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error><Type>Sender</Type>
 <Code>AccessDenied</Code><Message>MultiFactorAuthentication failed with invalid MFA one time pass code.</Message>
-</Error></ErrorResponse>"""
+</Error></ErrorResponse>"""  # noqa: E501
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -50,7 +50,7 @@ def test_failed_line_has_documented_order():
     )
     assert (
         line.output
-        == b'{"id":18,"external_reference":null,"success":false,"error":{"code":"inference_failed","message":"1: '
+        == b'{"id":18,"external_reference":null,"success":false,"error":{"code":"inference_failed","message":"1: '  # noqa: E501
         b'm"}}\n'
     )
     assert line.error == line.output[:-2] + b',"line":18,"request":{"text": "request 0"}}\n'
@@ -63,7 +63,7 @@ def test_documents_record_has_no_line():
 
 
 def test_result_keeps_its_bytes():
-    body = b'{"responses":[{"id":0,"result":{"n":1.50,"big":12345678901234567890123,"u":"\\u00fc","e":1e400}}]}'
+    body = b'{"responses":[{"id":0,"result":{"n":1.50,"big":12345678901234567890123,"u":"\\u00fc","e":1e400}}]}'  # noqa: E501
     (line,) = lines_of([row_of(1, None, "")], answers_of([row_of(1, None, "")], body))
     assert (
         b'"result":{"n":1.50,"big":12345678901234567890123,"u":"\\u00fc","e":1e400}}\n'

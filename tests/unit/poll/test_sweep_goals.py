@@ -112,7 +112,7 @@ processor for bodies of 5 KB to 9.5 MB, of which a function has 0.29; the rest i
 page.
 """
 GAP_SECONDS = 30.0
-"""Seconds from the end of a visit to the next one on a stack whose ticks have nothing else to do."""
+"""Seconds from the end of a visit to the next one on an idle stack."""
 
 
 def test_twenty_thousand_batches_end_in_10_minutes(monkeypatch):

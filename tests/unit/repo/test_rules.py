@@ -64,7 +64,10 @@ SAID = (
     f"listed in `manifest.json` | {MANIFEST_BATCHES:,};",
     f"ends `expired` {MAX_SECONDS_TO_ACCEPTANCE // DAY} days after its turn",
     f"`BatchDeadlineHours` ({defaults()['BatchDeadlineHours']})",
-    f"an alarm after {CLAIMS_BEFORE_ALARM} attempts; {MAX_CLAIMS - CLAIMS_BEFORE_ALARM} hours later",
+    (
+        f"an alarm after {CLAIMS_BEFORE_ALARM} attempts; "
+        f"{MAX_CLAIMS - CLAIMS_BEFORE_ALARM} hours later"
+    ),
     f"| a paused job | is cancelled after {MAX_HELD_SECONDS // DAY} days |",
     f"| a job | ends after {MAX_JOB_SECONDS // DAY} days at the latest",
     f"deleted after {LIFE_SECONDS // DAY} days |",

@@ -163,7 +163,7 @@ def tool_calls_of(raw: Json) -> list[ToolCall]:
     return [call for call in found if call]
 
 
-def _tool_call(call: Any) -> ToolCall | None:  # noqa: ANN401  # whatever the API sent
+def _tool_call(call: Any) -> ToolCall | None:  # whatever the API sent
     if not isinstance(call, dict):
         return None
     inner = call.get("function")

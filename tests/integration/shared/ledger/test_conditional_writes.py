@@ -1,4 +1,4 @@
-"""Writes of the ledger, the store and the budget by someone who read the item before somebody else changed it.
+"""Writes by someone who read the item before somebody else changed it.
 
 A transition gives None then and leaves the item as it is; a write that counts leaves what is there.
 """

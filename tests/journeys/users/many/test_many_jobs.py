@@ -125,7 +125,7 @@ NO_JOB = "20200101T000000Z-00000000"
 
 @pytest.fixture
 def three(command, monkeypatch):
-    """Three running jobs, whose ids standard input gives between one of no job and a line that names none."""
+    """Three running jobs, whose ids standard input gives beside others."""
     for number in range(3):
         command.world.upload(f"reviews/{number}.jsonl", GOOD, model=M2M)
     command.world.deliver_all()

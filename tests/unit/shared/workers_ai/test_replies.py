@@ -306,7 +306,7 @@ def test_any_retry_after_is_bounded(header):
     ],
 )
 def test_half_surrogate_pair_does_not_lose_answer(written, kept):
-    template = b'{"result":{"responses":[{"id":0,"success":true,"result":{"response":"%b"}}]},"success":true}'
+    template = b'{"result":{"responses":[{"id":0,"success":true,"result":{"response":"%b"}}]},"success":true}'  # noqa: E501
     assert ask(Api(httpx.Response(200, content=template % written))) == template % kept
 
 
