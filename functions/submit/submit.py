@@ -164,7 +164,7 @@ def _wait(services: Services, batch: Batch, why: Wait) -> None:
         ledger.wait(batch, until, until - now)
         services.left.look(why.until, batch.job_id, batch.number)
     elif why.code == PauseReason.MODEL_WAITS:
-        ledger.postpone(batch, soon_after(max(why.until, now) + 1, 14))
+        ledger.postpone(batch, soon_after(max(why.until, now) + 1, 12))
     elif why.code:
         ledger.wait(batch, why.until, why.until - now)
     else:
