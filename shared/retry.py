@@ -10,10 +10,6 @@ from __future__ import annotations
 
 import random
 
-FIRST_SUBMIT_SECONDS, MAX_SUBMIT_SECONDS = 10.0, 900.0
-"""Between two submits of a batch that was rejected through no fault of its own."""
-MIN_POLL_SECONDS, MAX_POLL_SECONDS = 5.0, 900.0
-"""Between two polls of a batch without an answer."""
 MAX_DOUBLINGS = 30
 
 
@@ -24,6 +20,7 @@ def exponential(first: float, times: int, longest: float) -> float:
 
 def jittered(seconds: float, fraction: float = 0.2) -> float:
     """A wait varied at random, so that waits that begin at the same time do not end together."""
+    # It spreads load, and guards nothing.
     return seconds * random.uniform(1 - fraction, 1 + fraction)  # noqa: S311
 
 
@@ -39,20 +36,18 @@ def soon_after(moment: float, within: float) -> float:
 
 def submit_back_off(refusals: int) -> float:
     """Seconds until a batch is submitted again after a number of rejections in a row."""
-    return jittered(exponential(FIRST_SUBMIT_SECONDS, refusals, MAX_SUBMIT_SECONDS), 0.3)
+    return jittered(exponential(10.0, refusals, 900.0), 0.3)
 
 
 def poll_back_off(age: float) -> float:
     """Seconds until a batch is polled again after a poll without an answer: half its age."""
-    return jittered(min(max(age / 2, MIN_POLL_SECONDS), MAX_POLL_SECONDS), 0.1)
+    return jittered(min(max(age / 2, 5.0), 900.0), 0.1)
 
 
 # ── claims ────────────────────────────────────────────────────────────────────────────────────────
 
 EARLY_CLAIMS, MAX_EARLY_CLAIM_SECONDS = 10, 180.0
 """The number of first claims, and the most that each of them waits."""
-FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 2.0, 60.0
-"""Until the next try after a step that failed, doubled for each claim before it."""
 CLAIMS_BEFORE_ALARM = 20
 SLOW_CLAIM_SECONDS = 3_600.0
 MAX_SECONDS_TO_ACCEPTANCE = 7 * 86_400
@@ -70,4 +65,4 @@ def claim_seconds(claims: int, usual: float) -> float:
 
 def retry_seconds(claims: int) -> float:
     """Seconds until an item is tried again whose step failed before anything was sent."""
-    return claim_seconds(claims, exponential(FIRST_RETRY_SECONDS, claims, MAX_RETRY_SECONDS))
+    return claim_seconds(claims, exponential(2.0, claims, 60.0))

@@ -33,8 +33,6 @@ T = TypeVar("T")
 
 CALLER_RESERVE_SECONDS = 10.0
 """Left for the caller of `retry` if the step never succeeds."""
-FIRST_STEP_SECONDS, MAX_STEP_SECONDS = 0.2, 5.0
-"""Between two tries of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ class Invocation:
             try:
                 return step()
             except StorageError:
-                wait = exponential(FIRST_STEP_SECONDS, tries, MAX_STEP_SECONDS)
+                wait = exponential(0.2, tries, 5.0)
                 left = self.seconds_left
                 # A call that hung is likely to hang as long again.
                 if left < CALLER_RESERVE_SECONDS + wait + (before - left):

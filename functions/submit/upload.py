@@ -37,10 +37,6 @@ MAX_EVENT_AGE_SECONDS = 60 * 86_400
 TURN_LEASE_SECONDS = 150.0
 MAX_DENIED_SECONDS = 86_400.0
 """Seconds for which an upload is tried that S3 does not hand out."""
-MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 15.0, 300.0
-"""Between two tries of a job: half of the time for which it has been denied, within these."""
-MIN_EVENT_SECONDS, MAX_EVENT_SECONDS = 60.0, 1_800.0
-"""The same of an event without a job: each try is one of the 100 deliveries of its message."""
 FIRST_DELIVERY_SECONDS = 45.0
 """An event's age up to which no delivery has failed because the upload was denied."""
 
@@ -182,13 +178,9 @@ def wait_or_fail(services: Services, job: Job, denied: UploadDeniedError) -> Job
         return services.ledger.fail_job(job, ErrorDetail(UPLOAD_DENIED, message), now)
     wait = upload_denied(denied.said, since)
     write_status(services, job, build_status(job, wait))
-    due_at = now + _pause(now - since, MIN_WAIT_SECONDS, MAX_WAIT_SECONDS)
+    due_at = now + min(max((now - since) / 2, 15.0), 300.0)
     services.ledger.release_job(job, min(due_at, job.deadline_at or due_at), wait=wait)
     return None
-
-
-def _pause(seconds: float, shortest: float, longest: float) -> float:
-    return min(max(seconds / 2, shortest), longest)
 
 
 # ── without a job ─────────────────────────────────────────────────────────────────────────────────
@@ -217,7 +209,8 @@ def show_denied_event(
     waiting = {"code": UPLOAD_DENIED, "message": words, "until": iso_time(until)}
     told = {"state": "waiting", "waiting_for": waiting, "version": event.version}
     _put_notice(services, upload_key, told)
-    raise UploadDeniedError(said, _pause(age, MIN_EVENT_SECONDS, MAX_EVENT_SECONDS))
+    # Each try is one of the 100 deliveries of its message.
+    raise UploadDeniedError(said, min(max(age / 2, 60.0), 1_800.0))
 
 
 def end_notice(
