@@ -170,7 +170,10 @@ def _secret_reader(
     settings: Settings, client: Callable[[], SecretsManagerClient]
 ) -> Callable[[bool], Credentials]:
     """What reads the secrets, on first use and then every `SECRET_SECONDS`; with True, again."""
-    from aws_lambda_powertools.utilities.parameters import GetParameterError, SecretsProvider  # noqa: PLC0415 - boto3
+    from aws_lambda_powertools.utilities.parameters import (  # noqa: PLC0415 - it imports boto3
+        GetParameterError,
+        SecretsProvider,
+    )
 
     # Now: the first request waits for the secret.
     provider = SecretsProvider(boto3_client=client())

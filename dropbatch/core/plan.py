@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -311,7 +311,10 @@ def _plan(
 def _elements(form: str, text: bytes) -> list[bytes]:
     """The elements of a document; none if it is broken, which the split finds."""
     try:
-        return [bytes(one) for window in elements(form, [text]) for one in window.records]  # type: ignore[arg-type]
+        found: list[Any] = []
+        for window in elements(form, [text]):
+            found += window.records
+        return [bytes(one) for one in found]
     except UploadRefused:
         return []
 

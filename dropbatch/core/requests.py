@@ -113,7 +113,8 @@ def struct_of(members: Members, base: type[msgspec.Struct] | None = None, **tag:
         if not name.endswith("!")
     ]
     bases = (base,) if base else None
-    return msgspec.defstruct("Request", fields, bases=bases, kw_only=True, gc=False, **tag)  # type: ignore[arg-type]
+    more: dict[str, Any] = {"bases": bases, "kw_only": True, "gc": False, **tag}
+    return msgspec.defstruct("Request", fields, **more)
 
 
 def type_of(written: Any) -> Any:  # Types are values of no one type.

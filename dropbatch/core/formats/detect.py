@@ -285,7 +285,8 @@ def _lines(head: bytes, *, complete: bool) -> Iterator[tuple[int, bytes]]:
     Lines too long for a record are left out.
     """
     at, number = len(BOM) if head.startswith(BOM) else 0, 1
-    while (begin := _BLANKS.match(head, at).end()) < len(head):  # type: ignore[union-attr] # It also matches nothing.
+    # It also matches nothing.
+    while (begin := _BLANKS.match(head, at).end()) < len(head):  # type: ignore[union-attr]
         number += head.count(b"\n", at, begin)
         end = head.find(b"\n", begin)
         if end < 0:

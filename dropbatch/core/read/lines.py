@@ -134,7 +134,8 @@ def _lines_within(block: bytes, begin: int, last: int) -> Iterator[Window]:
             stretches = True
             continue
         returns, referring = b"\r" in section, may_refer(section)
-        yield Window(records, returns=returns, referring=referring, lines=section)  # type: ignore[arg-type]
+        alike: list[Any] = records
+        yield Window(alike, returns=returns, referring=referring, lines=section)
         begin = end + 1
 
 
@@ -165,7 +166,8 @@ def elements(form: str, blocks: Iterable[bytes], first: int = 0) -> Iterator[Win
             "broken_document", f"The document is broken: {error}. Fix it and upload it again."
         ) from error
     for begin in range(first, len(found), WINDOW_ELEMENTS):
-        yield Window(found[begin : begin + WINDOW_ELEMENTS], returns=False)  # type: ignore[arg-type]
+        chosen = found[begin : begin + WINDOW_ELEMENTS]
+        yield Window(chosen, returns=False)  # type: ignore[arg-type]
 
 
 def _elements_of(form: str, text: bytes) -> list[bytes]:
