@@ -31,7 +31,7 @@ from shared.pacing.breaker import Permit
 from shared.pacing.waits import clear_failing, show_denied
 from shared.retry import MAX_CLAIMS, claim_seconds, retry_seconds
 from shared.services import Invocation, Services
-from shared.workers_ai.error_codes import ErrorClass, classify_rejection
+from shared.workers_ai.error_codes import KEEPS_PAUSE, classify_rejection
 from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected
 from shared.workers_ai.results import Answer, parse_answer
 from shared.workers_ai.usage import mean_answer
@@ -39,8 +39,6 @@ from shared.workers_ai.usage import mean_answer
 POLL_SECONDS = 75.0  # The longest a poll may take, reading a large answer included
 COLLECT_SECONDS = 25.0  # Seconds kept after the poll to store and join the answer
 POLL_BEGUN_SECONDS = 15.0  # That a poll needs: a reply cut off may be the only whole one
-KEEPS_PAUSE = {ErrorClass.ACCOUNT, ErrorClass.RATE_LIMIT, ErrorClass.TRY_LATER}
-"""Rejections of a pause's probe that do not show that the pause is over."""
 POLL_FAILED = ErrorDetail(
     "internal", "Dropbatch could not finish this batch; see the poll function's log."
 )

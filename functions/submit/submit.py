@@ -47,6 +47,7 @@ from shared.services import Invocation, Services
 from shared.staged_batch import without_references
 from shared.workers_ai.error_codes import (
     FIREWALL,
+    KEEPS_PAUSE,
     METRIC_OF_CLASS,
     ErrorClass,
     TokenState,
@@ -85,8 +86,6 @@ UNPAID_REASONS = {
     ErrorClass.CREDITS: PauseReason.CREDITS_SPENT,
     ErrorClass.SPEND_LIMIT: PauseReason.SPEND_LIMIT,
 }
-KEEP_TOKEN_PAUSE = {ErrorClass.ACCOUNT, ErrorClass.RATE_LIMIT, ErrorClass.TRY_LATER}
-"""Rejections of a probe that do not show that the token is accepted again."""
 
 
 def submit_batch(
@@ -283,7 +282,7 @@ class _Submit:
             if services.store.head(keys.raw(batch.job_id, batch.number, batch.attempt, 0)) is None:
                 named = batch_log_fields(batch)
                 logger.warning("submit outcome unknown", **named, reason="its function died")
-                # It died some time ago, so the pause starts then, and this batch may probe it now.
+                # It died some time ago, so the pause starts then, and so does this batch's wait.
                 return self.end_ambiguous(batch.fence - SUBMIT_LEASE_MARGIN_SECONDS)
             submission = Submission("", batch.attempt, services.now())
         accepted = services.ledger.accept(batch, submission, services.now())
@@ -420,5 +419,5 @@ def _words_of(reply: Rejected) -> str:
 def _closes(pause: Pause, reply: Rejected, verdict: ErrorClass) -> bool:
     """Whether a rejected probe still shows that the pause's reason is over."""
     if pause.reason is PauseReason.TOKEN_REFUSED:
-        return verdict not in KEEP_TOKEN_PAUSE
+        return verdict not in KEEPS_PAUSE
     return pause.reason is PauseReason.OUTAGE and reply.status > 0

@@ -63,6 +63,10 @@ class ErrorClass(StrEnum):
     """Another error: back off; on a poll it counts as no answer."""
 
 
+KEEPS_PAUSE = frozenset({ErrorClass.ACCOUNT, ErrorClass.RATE_LIMIT, ErrorClass.TRY_LATER})
+"""Rejections of a pause's probe that do not show that the pause is over."""
+
+
 GENERIC = 8007
 """The code of many refusals; the message tells them apart."""
 
