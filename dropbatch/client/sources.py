@@ -1,7 +1,4 @@
-"""What can be submitted: files, pipes, objects of S3, streams, records, texts, frames.
-
-Each becomes a stream of bytes with a name.
-"""
+"""What can be submitted, each as a stream with a name: files, pipes, S3, records, frames."""
 
 from __future__ import annotations
 
@@ -180,9 +177,8 @@ class _Steady(io.RawIOBase):
         size, modified = self._state()
         if (held := self._file.tell()) < self._size:
             raise Error(
-                f"{self._name} became shorter while it was read: it had {self._size:,} "
-                f"bytes, and ends after {held:,}. "
-                "It is not uploaded."
+                f"{self._name} became shorter while it was read: it had {self._size:,} bytes, and "
+                f"ends after {held:,}. It is not uploaded."
             )
         if size == self._size and modified != self._modified:
             raise Error(f"{self._name} was changed while it was read. It is not uploaded.")

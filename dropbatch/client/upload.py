@@ -96,10 +96,7 @@ def upload(
     metadata: Mapping[str, str],
     progress: Callable[[int], None] = lambda _: None,
 ) -> Uploaded:
-    """Upload a stream, perhaps a pipe; a few parts are in memory, whatever its size.
-
-    Progress is called from several threads.
-    """
+    """Upload a stream, in flat memory; progress is called from several threads."""
     place = {"Bucket": stack.bucket, "Key": key}
     with aws.explained():
         parts = _parts(stream)
@@ -260,10 +257,7 @@ def _in_parts(
     parts: Iterable[In],
     **more: str,
 ) -> dict[str, Any]:
-    """Make an object of parts, some sent at the same time; abort it if one fails.
-
-    Returns S3's answer; empty if only the call's first answer had it.
-    """
+    """Make an object of parts, some at a time, or abort it; S3's answer, empty if it was lost."""
     made = s3.create_multipart_upload(**place, Metadata=dict(metadata), **more)
     begun = {**place, "UploadId": made["UploadId"]}
     _UNDER_WAY[begun["UploadId"]] = s3, begun

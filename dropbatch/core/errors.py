@@ -72,10 +72,7 @@ def first_error(body: Mapping[str, Any]) -> tuple[int | None, str]:
 
 
 def code_of(error: Mapping[str, Any]) -> int | None:
-    """An error's code, given as a number or in digits.
-
-    None for anything else, or a number out of range.
-    """
+    """An error's code, a number or in digits; None for anything else, or one out of range."""
     value = _code(error)
     if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
         value = int(value)

@@ -30,10 +30,7 @@ speech."""
 
 
 def model_id(name: object) -> str:
-    """The model id in a `model`, which LiteLLM writes after `workers-ai/`.
-
-    Empty for what names none of Workers AI.
-    """
+    """The model id in a `model`, perhaps after LiteLLM's `workers-ai/`; empty if it names none."""
     found = name.removeprefix(_LITELLM_PREFIX) if isinstance(name, str) else ""
     return found if MODEL_ID.fullmatch(found) else ""
 
@@ -156,10 +153,7 @@ class Catalog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return model_id in self._by_id
 
     def find(self, model_id: str) -> Model:
-        """What is known about a model, including its family's facts.
-
-        For an unknown model, only its id.
-        """
+        """What is known about a model, including its family's facts."""
         known = self._by_id.get(model_id) or Model(model_id)
         family = next(
             (one for one in self.families if one.has(model_id)), ModelFamily(Task.UNKNOWN)

@@ -66,10 +66,7 @@ def upload_path(key: str) -> str:
 
 
 def is_upload(key: str) -> bool:
-    """Whether a key names an upload.
-
-    It is not a folder marker, and no path segment begins with `_` or `.`.
-    """
+    """Whether a key names an upload: no folder, and no segment that begins with `_` or `.`."""
     path = upload_path(key)
     return (
         key.startswith(INBOX)
@@ -91,10 +88,7 @@ def controlled_job(key: str) -> str | None:
 
 
 def named_job(text: str) -> str | None:
-    """The job that a text names: by its id, or by the key of its manifest.
-
-    None if it names none.
-    """
+    """The job that a text names, by its id or the key of its manifest; None if it names none."""
     if JOB_ID.fullmatch(text):
         return text
     matched = _MANIFEST.fullmatch(text)
@@ -108,18 +102,12 @@ def result(upload_key: str, job: str, name: str) -> str:
 
 
 def denied_notice(upload_key: str) -> str:
-    """Key of the object that shows an upload for which S3 refuses even HEAD.
-
-    So that it has no job.
-    """
+    """Key of the object that shows an upload for which S3 refuses even HEAD."""
     return result(upload_key, "status.json", "").removesuffix("/")
 
 
 def job_record(job: str) -> str:
-    """Key of the object that gives the path of a job's upload.
-
-    Listing these objects gives the history of jobs.
-    """
+    """Key of the object with the path of a job's upload; a listing of these is the history."""
     return f"{JOB_RECORDS}{job}.json"
 
 

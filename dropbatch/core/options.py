@@ -90,11 +90,7 @@ class Option(NamedTuple):
     made: Callable[[Any], Any] | None = None
 
     def parse(self, raw: Json) -> Any:
-        """The value of JSON.
-
-        Raises:
-            WrongValueError: it has none.
-        """
+        """The value of JSON; or `WrongValueError`: it has none."""
         try:
             msgspec.json.decode(raw)  # also what a type would skip
             value = msgspec.json.decode(raw, type=self.kind)
@@ -200,10 +196,7 @@ GONE = {
 
 
 def option_name(written: str) -> str:
-    """The name of the option that is written so, if it is one.
-
-    `max_cost` for `max-cost` and `Max_Cost`.
-    """
+    """The option that is written so, if it is one: `max_cost` for `max-cost` and `Max_Cost`."""
     return written.strip().lower().replace("-", "_")
 
 
@@ -254,12 +247,7 @@ def _check_text(written: str, text: str) -> None:
 
 
 def file_options(content: bytes) -> dict[str, Any]:
-    """The options in an `_options.json`.
-
-    Raises:
-        UploadRefused: `bad_options`: it is not a JSON object, or a member is unknown or has a wrong
-            value.
-    """
+    """The options in an `_options.json`; or `UploadRefused` (`bad_options`)."""
     members = members_of(content.removeprefix(BOM).strip())
     if members is None or len(content) > MAX_OPTIONS_BYTES:
         words = f"It must be a JSON object of at most {MAX_OPTIONS_BYTES:,} bytes."
@@ -392,10 +380,7 @@ def _header(text: str) -> str:
 
 
 def options_keys(upload_key: str, inbox: str) -> list[str]:
-    """Keys where an upload's `_options.json` may be, nearest first.
-
-    Only the first one that exists is used.
-    """
+    """Keys where an upload's `_options.json` may be, nearest first; only one is used."""
     folders = upload_key.removeprefix(inbox).split("/")[:-1]
     return [
         f"{inbox}{'/'.join([*folders[:depth], OPTIONS_FILE])}"
@@ -404,11 +389,7 @@ def options_keys(upload_key: str, inbox: str) -> list[str]:
 
 
 def resolve(layers: Sequence[Mapping[str, Any]]) -> Options:
-    """The options: each member comes from the first layer that sets it.
-
-    Raises:
-        UploadRefused: `bad_options`: together they are too large.
-    """
+    """The options: each from the first layer that sets it; or `UploadRefused`: too large."""
     found: dict[str, Any] = {}
     for layer in reversed(layers):
         found |= layer

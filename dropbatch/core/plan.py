@@ -105,10 +105,7 @@ def max_records(plan: SplitPlan, number: int) -> int:
 
 
 def body_room(plan: SplitPlan, number: int) -> int:
-    """Bytes for the records of one batch of a job, each with a comma; they grow likewise.
-
-    One record may be larger.
-    """
+    """Bytes for a batch's records, each with a comma; they grow likewise. One may be larger."""
     return (
         min(plan.first_bytes << _doublings(number) or plan.max_bytes, plan.max_bytes)
         - WRAPPER_BYTES
@@ -172,11 +169,7 @@ def first_plan(options: Options, limits: StackLimits, *, by_default: bool) -> Sp
 
 
 def check_path(key: str) -> None:
-    """Check that a key leaves room for the names of its job's results.
-
-    Raises:
-        UploadRefused: `path_too_long`.
-    """
+    """Check that a key leaves room for the names of its job's results; or `UploadRefused`."""
     if len(names.upload_path(key).encode()) > names.MAX_PATH_BYTES:
         raise UploadRefused(
             "path_too_long",
@@ -224,10 +217,7 @@ def plan_upload(
 
 
 def _limited(plan: SplitPlan, options: Options, head: bytes) -> SplitPlan:
-    """The plan of a job with a limit: small first batches.
-
-    A limit of 0 says nothing about batches.
-    """
+    """The plan of a job with a limit, if it is not 0: small first batches."""
     model = plan.known_model
     if not options.max_cost or not has_price(model):
         return plan
@@ -241,12 +231,7 @@ def _limited(plan: SplitPlan, options: Options, head: bytes) -> SplitPlan:
 
 
 def make_reader(plan: SplitPlan, options: Options, header: bytes) -> Reader | None:
-    """The reader that converts an upload's records; None if they are sent as written.
-
-    Raises:
-        UploadRefused: `unknown_format` or `bad_options`: the header, or the template, does not
-            determine what to send.
-    """
+    """What converts an upload's records, or `UploadRefused`; None if they are sent as written."""
     if not plan.converts:
         return None
     if plan.is_table:
@@ -368,11 +353,7 @@ def _first_row(head: bytes, delimiter: bytes) -> FirstRow:
 
 
 def check_model(model: str) -> None:
-    """Check the model; called only if there is a record, because an empty upload needs no model.
-
-    Raises:
-        UploadRefused: `no_model` or `bad_model`.
-    """
+    """Check the model of an upload that has a record; or `UploadRefused`."""
     if not model:
         raise UploadRefused(
             "no_model",

@@ -139,11 +139,7 @@ class _False:
 
 
 def check_false(kind: type[_False], found: object) -> _False:
-    """The `dec_hook` of decoders of types with `"false"`.
-
-    Raises:
-        ValueError: it is another value.
-    """
+    """The `dec_hook` of decoders of types with `"false"`."""
     if found is False:
         return kind()
     raise ValueError("another value")

@@ -1,7 +1,4 @@
-"""Anthropic's message batches.
-
-`{"custom_id", "params"}` per line, and their results in Anthropic's form.
-"""
+"""Anthropic's message batches: `{"custom_id", "params"}` a line, and their results."""
 
 from __future__ import annotations
 

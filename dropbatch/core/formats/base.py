@@ -188,21 +188,13 @@ class VendorReader(LineReader):
 
 
 def text_reference(line: Mapping[str, msgspec.Raw]) -> None:
-    """Check that a line has a `custom_id`.
-
-    Raises:
-        BadRecordError: it has none.
-    """
+    """Check that a line has a `custom_id`; or `BadRecordError`."""
     if not begins(line.get("custom_id", NULL), b'"'):
         raise BadRecordError("custom_id", "It must be a string.")
 
 
 def body_of(line: Mapping[str, msgspec.Raw], name: str) -> dict[str, msgspec.Raw]:
-    """The member of a line that holds the request.
-
-    Raises:
-        BadRecordError: it is no object.
-    """
+    """The member of a line that holds the request; or `BadRecordError`: it is no object."""
     body = members_of(line.get(name, NULL))
     if body is None:
         raise BadRecordError(name, "It must be an object: the request.")
@@ -213,10 +205,7 @@ class Writer(Protocol):
     """Turns outcomes into lines of result files."""
 
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:
-        """The record's line in the output, line feed included.
-
-        Never raises, whatever the API answered.
-        """
+        """The record's line in the output, line feed included; never raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +274,7 @@ _LINE_BREAKS = (
 
 
 def escape_line_breaks(json: Json) -> bytes:
-    """The same JSON with U+0085, U+2028 and U+2029 escaped.
-
-    Many readers, as `str.splitlines`, end a line at them.
-    """
+    """The same JSON with U+0085, U+2028 and U+2029, where many readers end a line, escaped."""
     written = bytes(json)
     if not written.isascii():
         for character, escaped in _LINE_BREAKS:
@@ -350,6 +336,15 @@ def value_of(raw: Json) -> Any:  # whatever a user or the API wrote
         return None
 
 
+def is_json(text: bytes) -> bool:
+    """Whether bytes are JSON."""
+    try:
+        _decode_any(text)
+    except UNDECODABLE:
+        return False
+    return True
+
+
 def is_text(raw: bytes) -> bool:
     """Whether bytes are UTF-8: a decoder does not check what it skips."""
     if raw.isascii():
@@ -368,10 +363,7 @@ def word_of(raw: Json) -> str:
 
 
 def begins(raw: Json | msgspec.UnsetType, with_byte: bytes) -> bool:
-    """Whether JSON is there and begins with a byte.
-
-    It distinguishes objects, arrays and strings.
-    """
+    """Whether JSON is there and begins with a byte, as objects, arrays and strings do."""
     return raw is not msgspec.UNSET and bytes(memoryview(raw)[:1]) == with_byte
 
 
@@ -382,10 +374,7 @@ def one_line(raw: Json) -> bytes:
 
 
 def readable_json(raw: Json) -> bytes:
-    """JSON on one line that every reader can take.
-
-    As a string if a number in it is out of range, such as 1e999.
-    """
+    """JSON on one line; as a string if a number in it is out of range, such as 1e999."""
     json = one_line(raw)
     try:
         _decode_any(json)
@@ -397,10 +386,7 @@ def readable_json(raw: Json) -> bytes:
 
 
 def compact(raw: Json) -> bytes:
-    """JSON without white space between its tokens.
-
-    If msgspec cannot read it, it is only put on one line.
-    """
+    """JSON without white space between its tokens; if it cannot be read, on one line."""
     json = bytes(raw)
     try:
         return msgspec.json.format(json, indent=-1)

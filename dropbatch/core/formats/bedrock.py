@@ -175,10 +175,7 @@ class Given(NamedTuple):
 
 
 def model_output(given: Given, facts: BatchFacts, outcome: Outcome) -> object:
-    """The answer in the shape of the input.
-
-    The API's own if that has no known shape, or the answer does not fit it.
-    """
+    """The answer in the shape of the input; the API's own if it does not fit any."""
     result, is_chat = outcome.result or NULL, "messages" in given.input
     if is_chat and "anthropic_version" not in given.input and not _is_converse(given.input):
         return chat_completion(facts, outcome.id, result)

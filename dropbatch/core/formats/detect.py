@@ -1,7 +1,4 @@
-"""Which format a file has.
-
-From its options, its key's extension, or the records at its beginning.
-"""
+"""Which format a file has, by its key's extension, or the records at its beginning."""
 
 from __future__ import annotations
 
@@ -13,7 +10,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.base import API_BODY_LIMIT, BOM, UNDECODABLE, Json, begins, value_of
+from dropbatch.core.formats.base import (
+    API_BODY_LIMIT,
+    BOM,
+    UNDECODABLE,
+    Json,
+    begins,
+    is_json,
+    value_of,
+)
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.models import model_id
 
@@ -25,24 +30,20 @@ EXTENSIONS = {known.extension: name for name, known in FORMATS.items() if known.
 
 _SPACE = b" \t\r\n"
 _BLANKS = re.compile(rb"[ \t\r\n]*")
-_decode = msgspec.json.Decoder().decode
 
 _NONE = (
-    "None of the first lines is JSON. Upload JSON Lines, one request object per line, as "
-    "`jq -c` writes them; a table "
-    "under a name that ends in .csv or .tsv; one text per line under a name that ends in "
-    ".txt; or set "
-    "the option format."
+    "None of the first lines is JSON. Upload JSON Lines, one request object per line, as `jq -c` "
+    "writes them; a table under a name that ends in .csv or .tsv; one text per line under a name "
+    "that ends in .txt; or set the option format."
 )
 _OUTPUT = (
-    "{place} is a batch's result, not a request. Upload the file of requests; to try the "
-    "failed ones again, upload the "
-    "retry file of their job."
+    "{place} is a batch's result, not a request. Upload the file of requests; to try the failed "
+    "ones again, upload the retry file of their job."
 )
 _BARE = (
-    "Each record is the bare body of a request to OpenAI, which does not say what it is "
-    "for. Write each record as "
-    '{"custom_id": …, "url": "/v1/embeddings", "body": {…}}, or as a request of Workers AI itself.'
+    "Each record is the bare body of a request to OpenAI, which does not say what it is for. "
+    'Write each record as {"custom_id": …, "url": "/v1/embeddings", "body": {…}}, or as a request '
+    "of Workers AI itself."
 )
 _NO_RECORD = (
     "None of the first lines is a record of the format {name}, which was named for this "
@@ -63,20 +64,14 @@ _SIGNS = sorted(
 
 
 def _decoder_of(members: Iterable[str]) -> Callable[[Json], Any]:
-    """A decoder of an object's members, each as its bytes, empty for a missing one.
-
-    Others are not decoded.
-    """
+    """A decoder of these members of an object, each as its bytes, empty for a missing one."""
     fields = [(name, msgspec.Raw, msgspec.Raw()) for name in sorted(set(members))]
     return msgspec.json.Decoder(msgspec.defstruct("Members", fields)).decode
 
 
 _LOOKED_FOR = (
-    *(
-        *("response", "result", "error", "success", "custom_id", "body", "params", "request"),
-        "modelInput",
-    ),
-    *("modelOutput", "model", "input", "messages"),
+    *("response", "result", "error", "success", "custom_id", "body", "params", "request"),
+    *("modelInput", "modelOutput", "model", "input", "messages"),
     *(name for _, sign in _SIGNS for name in (sign.member, *sign.beside)),
 )
 _decode_members = _decoder_of(_LOOKED_FOR)
@@ -144,11 +139,7 @@ def detect_format(key: str, head: Head) -> str:
 
 
 def check_named(name: str, head: Head) -> None:
-    """Check that a format of JSON that is named fits at least one of a file's first records.
-
-    Raises:
-        UploadRefused: `unknown_format`.
-    """
+    """Check that a named format of JSON fits one of a file's first records; or `UploadRefused`."""
     kinds = {_kind_of(record) for _, record in islice(head.records(), LOOKED_AT_LINES)}
     sign = FORMATS[name].sign
     if not kinds or (name in kinds if sign else kinds - _NO_OBJECT):
@@ -202,14 +193,11 @@ def _two(word: str, *both: _Seen) -> str:
 
 
 def _kind_of(record: bytes) -> str:
-    """What a record is.
-
-    A format, `output`, `bare`, `native`, `value` for JSON that is no object, or `broken`.
-    """
+    """A format, `output`, `bare`, `native`, `value` (JSON that is no object), or `broken`."""
     try:
         return _kind_of_object(_decode_members(record))
     except UNDECODABLE:
-        return "value" if _is_json(record) else "broken"
+        return "value" if is_json(record) else "broken"
 
 
 def _kind_of_object(found: Any) -> str:  # A type made at run time.
@@ -245,14 +233,6 @@ def _is_output(found: Any) -> bool:  # A type made at run time.
     return bool((found.custom_id or found.success) and (found.result or found.error))
 
 
-def _is_json(record: bytes) -> bool:
-    try:
-        _decode(record)
-    except UNDECODABLE:
-        return False
-    return True
-
-
 def extension_format(key: str) -> str:
     """The format that a key's extension names; empty for none."""
     name = key.lower()
@@ -280,10 +260,7 @@ def first_model(format_: str, head: Head) -> str:
 
 
 def _lines(head: bytes, *, complete: bool) -> Iterator[tuple[int, bytes]]:
-    """Each line that is whole and not blank, with its number from 1.
-
-    Lines too long for a record are left out.
-    """
+    """Each whole line that is not blank or too long for a record, with its number from 1."""
     at, number = len(BOM) if head.startswith(BOM) else 0, 1
     # It also matches nothing.
     while (begin := _BLANKS.match(head, at).end()) < len(head):  # type: ignore[union-attr]

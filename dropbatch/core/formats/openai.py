@@ -1,7 +1,4 @@
-"""OpenAI's batch files.
-
-`{"custom_id", "method"?, "url"?, "body"}` per line, and their answers in OpenAI's form.
-"""
+"""OpenAI's batch files: `{"custom_id", "method"?, "url"?, "body"}` a line, and their answers."""
 
 from __future__ import annotations
 
@@ -92,11 +89,7 @@ class OpenAIReader(VendorReader):
 
 
 def check_model(body: dict[str, msgspec.Raw], target: Target, path: str) -> None:
-    """Check a body's model: another vendor's name is ignored.
-
-    Raises:
-        BadRecordError: it is another model of Workers AI than the job's, or no string.
-    """
+    """Check that a body names no other model of Workers AI than the job's; or `BadRecordError`."""
     model = value_of(body.get("model", NULL))
     if model is not None and not isinstance(model, str):
         raise BadRecordError(f"{path}.model", "It must be a string.")
@@ -108,11 +101,7 @@ def check_model(body: dict[str, msgspec.Raw], target: Target, path: str) -> None
 
 
 def endpoint_of(url: Json, body: dict[str, msgspec.Raw], task: Task) -> Endpoint:
-    """The endpoint that a record is written for: from its `url`, else from its body's members.
-
-    Raises:
-        BadRecordError: it names an endpoint for which Workers AI's batches have no counterpart.
-    """
+    """The endpoint of a record, by its `url`, else its body's members; or `BadRecordError`."""
     if bytes(url) != b"null":
         path = "/" + word_of(url).partition("?")[0].strip("/")
         found = next((one for name, one in ENDPOINTS.items() if path.endswith(f"/{name}")), None)

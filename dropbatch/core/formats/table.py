@@ -72,10 +72,7 @@ class Format:
 
     @property
     def is_json(self) -> bool:
-        """Whether records are JSON, and may be the elements of an array.
-
-        If not, they are rows or lines of text.
-        """
+        """Whether records are JSON, and may be the elements of an array; not rows or texts."""
         return not self.extension
 
 
@@ -154,11 +151,7 @@ class Form:
 
     @property
     def columns(self) -> Columns:
-        """A table's columns.
-
-        Raises:
-            UploadRefused: `unknown_format`: the header cannot be read.
-        """
+        """A table's columns; or `UploadRefused`: the header cannot be read."""
         return Columns(
             self.header, self.delimiter.encode() or FORMATS[self.format].delimiter, self.answers
         )

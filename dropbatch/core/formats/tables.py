@@ -209,10 +209,9 @@ def _input_column(columns: Columns) -> int:
     if found is None:
         raise UploadRefused(
             "bad_options",
-            f"template: none is given, and no column is named {', '.join(INPUT_COLUMNS)}. "
-            "Set the option template to a "
-            f"text with columns in braces, such as {{{columns.names[0][:60]}}}. "
-            f"The columns are: {listed(columns.names)}.",
+            f"template: none is given, and no column is named {', '.join(INPUT_COLUMNS)}. Set "
+            "the option template to a text with columns in braces, such as "
+            f"{{{columns.names[0][:60]}}}. The columns are: {listed(columns.names)}.",
         )
     return found
 
@@ -233,10 +232,7 @@ class TableWriter:
         return self._columns.delimiter.join(fields) + b"\n"
 
     def request(self, record: bytes) -> bytes:
-        """The row as an object of its columns.
-
-        For a row that is too long or cannot be read, what there is.
-        """
+        """The row as an object of its columns; of one that cannot be read, what there is."""
         fields = _read_row(record, self._columns.delimiter)
         if isinstance(fields, RecordFault):
             return encode(record.decode(errors="replace"))
@@ -247,10 +243,7 @@ class TableWriter:
         return encode(named)
 
     def fit(self, row: bytes) -> bytes:
-        """A row with as many fields as the header.
-
-        Unchanged if it has that many and can be read again.
-        """
+        """A row with as many fields as the header; as it was, if it has them and can be read."""
         columns = len(self._columns.names)
         fields = split_row(row, self._columns.delimiter)
         if len(fields) == columns and b"\r" not in row and is_text(row):
@@ -259,10 +252,7 @@ class TableWriter:
         return self._columns.delimiter.join(kept + [b""] * (columns - len(kept)))
 
     def _safe(self, field: bytes) -> bytes:
-        """A field that another reader can read.
-
-        UTF-8, and in quotes if it holds a carriage return.
-        """
+        """A field that others can read: UTF-8, and in quotes with a carriage return in it."""
         field = field if is_text(field) else field.decode(errors="replace").encode()
         return (
             field if b"\r" not in field or _QUOTED_FIELD.fullmatch(field) else self._quoted(field)
@@ -283,10 +273,7 @@ def quoted(value: bytes, delimiter: bytes) -> bytes:
 
 
 def _members(answer: str, names: Sequence[str]) -> list[str]:
-    """The members of an answer that is a JSON object.
-
-    Texts as they are, other values as compact JSON.
-    """
+    """The members of an answer that is a JSON object: texts, other values as compact JSON."""
     members = object_of(answer.encode(errors="replace"))
     found = (members.get(name, NULL) for name in names)
     return ["" if raw == NULL else text_value(raw) for raw in found]
@@ -302,10 +289,7 @@ def answer_columns(defaults: Mapping[str, Json]) -> list[str]:
 
 
 def answer_text(result: bytes | msgspec.Raw) -> str:
-    """The text of a text answer, the calls of one that has no text.
-
-    Else the API's result as compact JSON.
-    """
+    """The text of an answer, or its calls; else the API's result as compact JSON."""
     answer = read_answer(result)
     if not answer.text and answer.calls:
         calls = [{"name": call.name, "arguments": arguments_object(call)} for call in answer.calls]
@@ -368,10 +352,7 @@ class Template:
 
 
 def position(columns: Sequence[str], name: str) -> int | None:
-    """Where a column is.
-
-    One that differs in case, or in space around it, counts if there is no other such.
-    """
+    """Where a column is; one that differs in case or space counts if no other does."""
     if name in columns:
         return columns.index(name)
     like = [
@@ -390,8 +371,6 @@ def listed(columns: Sequence[str]) -> str:
 
 COLUMNS = ("text",)
 """What a template may name."""
-
-_BOM = "\ufeff"
 
 
 class TextReader(LineReader):

@@ -120,10 +120,7 @@ def read_batches(
 
 
 def gap_error(packing: str) -> UploadRefused:
-    """Refuse one endless line, or blank lines compressed a thousandfold.
-
-    Each turn would read them again, forever.
-    """
+    """Refuse one endless line, or blank lines compressed a thousandfold: turns read them again."""
     return UploadRefused(
         "unknown_format" if packing == "plain" else "broken_archive",
         f"More than {MAX_BYTES_WITHOUT_BATCH >> 20:,} MB of the upload's content in a row did not "

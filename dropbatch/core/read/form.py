@@ -1,7 +1,4 @@
-"""Detects an upload's form from its first unpacked bytes.
-
-JSON Lines, the API's document, or a lone array. Pure.
-"""
+"""Detects an upload's form by its first bytes: JSON Lines, the API's document, or an array."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from itertools import chain
 import msgspec
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.base import BOM, UNDECODABLE
+from dropbatch.core.formats.base import BOM, UNDECODABLE, is_json
 from dropbatch.core.read.lines import without_lone_surrogates
 from dropbatch.core.read.unpack import (
     SIGNATURE_BYTES,
@@ -44,12 +41,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def detect_form(head: bytes, *, complete: bool) -> tuple[str, int]:
-    """The form of an upload, `jsonl`, `object` or `array`, and the offset at which its text begins.
-
-    Raises:
-        UploadRefused: `broken_document`: it is a document that has more bytes, or a second member
-            `requests`.
-    """
+    """`jsonl`, `object` or `array`, and the offset of its text; or `UploadRefused`."""
     start = len(BOM) if head.startswith(BOM) else 0
     text = head[start:]
     if complete and (form := _form_of(text)):
@@ -57,7 +49,7 @@ def detect_form(head: bytes, *, complete: bool) -> tuple[str, int]:
             raise UploadRefused("broken_document", _TWICE)
         return form, start
     opening = _DOCUMENT.match(text.lstrip())
-    if not opening or _is_json(text.lstrip().partition(b"\n")[0]) or (complete and _has_more(text)):
+    if not opening or is_json(text.lstrip().partition(b"\n")[0]) or (complete and _has_more(text)):
         return "jsonl", start
     if not complete:
         raise UploadRefused("broken_document", _TOO_LARGE)
@@ -87,10 +79,7 @@ def _has_more(text: bytes) -> bool:
 
 
 def end_of_value(data: bytes, start: int) -> int | None:
-    """Offset after the JSON value that begins at `start`, found by its brackets.
-
-    None if the data ends before it.
-    """
+    """Offset after the JSON value that begins at `start`; None if the data ends before it."""
     opening = data[start : start + 1]
     if opening == b'"':
         match = _KEY.match(data, start)
@@ -113,25 +102,14 @@ def end_of_value(data: bytes, start: int) -> int | None:
 
 
 def whole_members(beginning: bytes) -> bytes:
-    """The members at the beginning of an object that are whole, as an object.
-
-    Empty if there are none.
-    """
+    """The whole members at the beginning of an object, as one; empty if there are none."""
     whole = []
     for key, begin in _values(beginning):
         end = end_of_value(beginning, begin)
         member = b"%b:%b" % (key, beginning[begin:end])
-        if end is not None and _is_json(b"{%b}" % member):
+        if end is not None and is_json(b"{%b}" % member):
             whole.append(member)
     return b"{%b}" % b",".join(whole) if whole else b""
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        _decode(text)
-    except UNDECODABLE:
-        return False
-    return True
 
 
 def _values(text: bytes) -> Iterator[tuple[bytes, int]]:
@@ -168,11 +146,7 @@ class Beginning:
 
 
 def read_beginning(stored: Iterator[bytes], check: Callable[[], None] = lambda: None) -> Beginning:
-    """Read an upload's first bytes, only as far as needed; `check` may end the reading.
-
-    Raises:
-        UploadRefused: `unknown_format` or `broken_archive`.
-    """
+    """Read an upload's first bytes, or `UploadRefused`; `check` may end the reading."""
     first = next(stored, b"")
     packing = detect_compression(first)
     head = bytearray()

@@ -1,7 +1,4 @@
-"""A batch's request body, and the index of its records.
-
-Where each is in the body, or why it cannot be sent.
-"""
+"""A batch's body, and the index of its records: where each is, or why it cannot be sent."""
 
 from __future__ import annotations
 
@@ -138,10 +135,7 @@ def index_of(rows: Iterable[RecordEntry]) -> RecordIndex:
 
 
 def build_body(records: Sequence[bytes]) -> bytes:
-    """The request body of records, as they are sent, several at a time with commas or one by one.
-
-    Empty without any.
-    """
+    """The body of records, several at a time with commas or one by one; empty without any."""
     if not records:
         return b""
     # Joined at once: a body is large, and each copy of it costs as much as reading it.
@@ -152,10 +146,7 @@ def build_body(records: Sequence[bytes]) -> bytes:
 
 
 def record_spans(rows: RecordIndex) -> list[tuple[int, int]]:
-    """Where each record is in the body, as offset and length.
-
-    (0, 0) for one that is not in the body.
-    """
+    """Offset and length of each record in the body; (0, 0) for one that is not there."""
     spans = []
     offset = len(OPENING)
     for length in rows.lengths:

@@ -88,10 +88,7 @@ def _kind(member: str, members: Members, only: Mapping[str, tuple[object, str]])
 
 
 def _only(value: object, published: Any) -> Any:
-    """The kind of one value, and of null unless the published kind has none.
-
-    What is sent is what is written.
-    """
+    """The kind of one value, and of null unless the published kind has none: it is sent so."""
     kind = "null" if value is None else "false" if value is False else f"integer {value}..{value}"
     takes_null = published is None or published == "any" or "null" in published
     return [kind, "null"] if takes_null else kind
@@ -134,10 +131,7 @@ class Inputs:
         return None
 
     def read(self, raw: bytes) -> Request | None:
-        """What is read of a request that has an input.
-
-        None for any other, and for what is not JSON.
-        """
+        """What is read of a request that has an input; None for any other, and no JSON."""
         if not is_text(raw):
             return None
         for kind in self._kinds:

@@ -108,10 +108,7 @@ def _held_line(pieces: list[bytes], size: int) -> Window:
 
 
 def _lines_within(block: bytes, begin: int, last: int) -> Iterator[Window]:
-    """The lines from `begin` to the line feed at `last`.
-
-    As many at a time as are decoded together.
-    """
+    """The lines from `begin` to the line feed at `last`, some at a time."""
     stretches = False
     while begin <= last:
         if block[begin] in _SPACE and (blank := _blank_bytes(block, begin)):
@@ -146,19 +143,12 @@ def _blank_bytes(block: bytes, begin: int) -> int:
 
 
 def may_refer(text: bytes) -> bool:
-    """Whether `external_reference` may be a key in it.
-
-    That has an underscore, or, if escaped, a backslash.
-    """
+    """Whether `external_reference` may be a key in it: an underscore, or an escape."""
     return b"_" in text or b"\\" in text  # Single bytes are found faster than words.
 
 
 def elements(form: str, blocks: Iterable[bytes], first: int = 0) -> Iterator[Window]:
-    """The elements of a whole document, `object` or `array`, from the first one that is wanted on.
-
-    Raises:
-        UploadRefused: `broken_document`.
-    """
+    """The elements of a whole document from the first that is wanted on; or `UploadRefused`."""
     try:
         found = _elements_of(form, b"".join(blocks))
     except UNDECODABLE as error:
@@ -185,11 +175,7 @@ def _elements_of(form: str, text: bytes) -> list[bytes]:
 
 
 def windows(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterator[RecordWindow]:
-    """An upload's records, several at a time, not validated yet; any form.
-
-    Raises:
-        UploadRefused: the upload is damaged.
-    """
+    """An upload's records, some at a time, not validated; or `UploadRefused`: it is damaged."""
     if plan.is_table:
         yield from read_rows(blocks, plan.delimiter.encode(), start.line)
     elif plan.is_document:
@@ -220,10 +206,7 @@ def without_lone_surrogates(content: bytes) -> bytes:
 
 
 def about_lone_surrogate(content: bytes) -> str:
-    """What to tell the user of an object's first lone surrogate, beginning with its member.
-
-    Empty if it has none.
-    """
+    """What to say of an object's first lone surrogate, with its member; empty if it has none."""
     half = next(
         (found[1] for found in SURROGATES.finditer(content) if found[1] is not None), b""
     ).decode()
@@ -237,9 +220,8 @@ def about_lone_surrogate(content: bytes) -> str:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         member = None
     return (
-        f"{member or 'The record'}: It has half of a surrogate pair ({half}), as where a "
-        "text is cut in the middle of "
-        "an emoji. Cut it elsewhere, or replace that character."
+        f"{member or 'The record'}: It has half of a surrogate pair ({half}), as where a text is "
+        "cut in the middle of an emoji. Cut it elsewhere, or replace that character."
     )
 
 

@@ -101,10 +101,7 @@ def _is_object(raw: bytes, *, out_of_range: bool) -> bool:
 
 
 def reference_of(reference: object, raw: bytes) -> msgspec.Raw:
-    """A record's `external_reference` as JSON on one line.
-
-    As it was written if it is not a string.
-    """
+    """A record's `external_reference` as JSON on one line."""
     if reference is None:
         return NO_REFERENCE
     if type(reference) is str:
@@ -113,10 +110,7 @@ def reference_of(reference: object, raw: bytes) -> msgspec.Raw:
 
 
 def reference_kept(raw: bytes | OverlongRecord, fault: UnsendableRecord) -> msgspec.Raw:
-    """The reference of a record that cannot be sent.
-
-    Of one that is too large, if its beginning has it.
-    """
+    """The reference of a record that cannot be sent; if it is too large, of its beginning."""
     found = b""
     if fault.code == "too_large":
         found = whole_members(beginning_of(raw))
@@ -166,10 +160,7 @@ def _unreadable(raw: bytes, line: int | None, error: Exception) -> UnsendableRec
 
 
 def _lone_surrogate(raw: bytes, line: int | None) -> UnsendableRecord | None:
-    """A record that is an object but for half of a surrogate pair.
-
-    With its whole text as a JSON string.
-    """
+    """A record that is an object but for half of a surrogate pair, with its whole text."""
     try:
         _decode_request(without_lone_surrogates(raw))
     except UNDECODABLE:
@@ -195,10 +186,7 @@ def located(line: int | None, message: str) -> str:
 
 
 def judge_of(plan: SplitPlan) -> Callable[..., bytes | UnsendableRecord | None]:
-    """The function that says of a record, and its line, what a reader converts, or why nothing.
-
-    None of it for a blank line.
-    """
+    """What says of a record, and its line, what a reader converts, why nothing, or None."""
     if FORMATS[plan.format].is_json:
         return _json_object
     return _row if plan.is_table else _line_of_text

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import repeat
+from itertools import chain, repeat
 from typing import NamedTuple
 
 from dropbatch.core.errors import UploadRefused
@@ -37,10 +37,7 @@ _LONG_STRETCH = re.compile(rb"\n(?:\r?\n){16}")
 
 @dataclass(frozen=True, slots=True)
 class OverlongRecord:
-    """A record of any format that is too large for any body.
-
-    Its beginning, and its length in bytes.
-    """
+    """A record that is too large for any body: its beginning, and its length in bytes."""
 
     beginning: bytes
     length: int
@@ -67,18 +64,14 @@ class RecordWindow(NamedTuple):
 def read_rows(
     blocks: Iterable[bytes], delimiter: bytes, line: int = 0, limit: int = 0
 ) -> Iterator[RecordWindow]:
-    """All rows, some of them at a time; the last row needs no line end.
-
-    Raises:
-        UploadRefused: `broken_document`: a quote is never closed, or a row does not end.
-    """
+    """All rows, some at a time; or `UploadRefused`: a quote is never closed, or a row too long."""
     limit = limit or API_BODY_LIMIT
     match_row = _patterns(delimiter).row.match
     held, size, next_scan = [b""], 0, 0
-    for block in blocks:
-        held.append(block)
-        size += len(block)
-        if size < next_scan and size <= limit:
+    for block in chain(blocks, [None]):
+        held.append(block or b"")
+        size += len(held[-1])
+        if block is not None and size < next_scan and size <= limit:
             # an unfinished row is scanned again only when it has doubled, not for each block
             continue
         buffer, at = b"".join(held), 0
@@ -94,7 +87,8 @@ def read_rows(
                 f"{MAX_LIMITS * limit:,} bytes. Close its quote, or shorten it.",
             )
         held, size, next_scan = [buffer], len(buffer), 2 * len(buffer)
-    yield from _last_rows(b"".join(held), delimiter, line, limit)
+    if rest := held[0]:
+        yield _last_row(rest, delimiter, line, limit)
 
 
 def _window(match_row: _MatchRow, buffer: bytes, at: int, limit: int) -> RecordWindow:
@@ -127,31 +121,19 @@ def _row(row: bytes, limit: int) -> bytes | OverlongRecord:
     return OverlongRecord(row[:EXCERPT_BYTES], len(row)) if len(row) > limit else row
 
 
-def _last_rows(buffer: bytes, delimiter: bytes, line: int, limit: int) -> Iterator[RecordWindow]:
-    """The rows left at the end of the stream."""
-    at = 0
-    while at < len(buffer):
-        window = _window(_patterns(delimiter).row.match, buffer, at, limit)
-        if not window.records:
-            break
-        yield window
-        at += sum(window.steps)
-        line += sum(window.lines)
-    rest = buffer[at:]
-    if not rest:
-        return
+def _last_row(rest: bytes, delimiter: bytes, line: int, limit: int) -> RecordWindow:
+    """The row at the end of the stream, which has no line feed."""
     if not _patterns(delimiter).row.match(rest + b"\n"):
         opening = _patterns(delimiter).fields.match(rest)
         raise _unclosed(line + 1 + rest.count(b"\n", 0, opening.end() if opening else 0))
-    yield RecordWindow([_row(rest, limit)], [len(rest)], [rest.count(b"\n") + 1])
+    return RecordWindow([_row(rest, limit)], [len(rest)], [rest.count(b"\n") + 1])
 
 
 def _unclosed(line: int) -> UploadRefused:
     return UploadRefused(
         "broken_document",
-        f"The quote opened in line {line:,} is never closed. Close it, or double a quote "
-        "that belongs to a field, and "
-        "upload the file again.",
+        f"The quote opened in line {line:,} is never closed. Close it, or double a quote that "
+        "belongs to a field, and upload the file again.",
     )
 
 
@@ -166,10 +148,7 @@ class _Patterns(NamedTuple):
 
 @cache
 def _patterns(delimiter: bytes) -> _Patterns:
-    """Patterns of a field, of several fields with their delimiters.
-
-    And of a whole row with its line feed.
-    """
+    """Patterns of a field, of several with their delimiters, and of a row with its line feed."""
     d = re.escape(delimiter)
     quoted = rb'"[^"]*+(?:""[^"]*+)*+"[^%b\n]*+' % d
     bare = rb'[^"%b\n][^%b\n]*+' % (d, d)
@@ -199,10 +178,7 @@ def whole_fields(beginning: bytes, delimiter: bytes) -> bytes:
 
 
 def first_row(head: bytes) -> bytes:
-    """A file's first row that is not empty, whatever its delimiter.
-
-    It may have line breaks in quotes.
-    """
+    """A file's first row that is not empty, whatever its delimiter, and line breaks in quotes."""
     match = _FIRST_ROW.match(head)
     return match.group(1) if match else b""
 

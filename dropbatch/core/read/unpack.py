@@ -85,11 +85,7 @@ def detect_compression(head: bytes) -> str:
 
 
 def reject_foreign_format(head: bytes) -> None:
-    """Refuse a file that certainly is not text in one of our formats.
-
-    Raises:
-        UploadRefused: `unknown_format`, with the fix in its message.
-    """
+    """Refuse a file that certainly is not text in one of our formats, with the fix."""
     if head.startswith(b"PK\x03\x04") and any(name in head for name in _SHEETS):
         raise UploadRefused(
             "unknown_format", "The upload is an Excel workbook; save the sheet as CSV (UTF-8)."
@@ -150,16 +146,12 @@ def decompress(
         raise UploadRefused(
             "broken_archive",
             f"The {packing} archive is damaged or cut short after {given:,} unpacked bytes "
-            f"({error}). "
-            "Compress and upload it again.",
+            f"({error}). Compress and upload it again.",
         ) from error
 
 
 def _combined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Join small pieces of one stored block, whose end an empty piece marks.
-
-    Yield those before damage first.
-    """
+    """Join small pieces of a block, whose end an empty one marks; those before damage first."""
     held: list[bytes] = []
     size = 0
     damage: Exception | None = None
@@ -210,13 +202,7 @@ def _gunzip(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[byte
 
 
 def zstd_module() -> ModuleType:
-    """The module that unpacks zstd.
-
-    Before Python 3.14 it is a package, which the command line can do without.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+    """The module that unpacks zstd, a package before Python 3.14; or `UsageError`."""
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd
@@ -231,10 +217,7 @@ def zstd_module() -> ModuleType:
 
 
 def _decompress_zstd(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[bytes]:
-    """Unpack frames one after another, in slices as above.
-
-    Into blocks of bounded size however high their ratio is.
-    """
+    """Unpack frames one after another, in slices as above, into blocks of bounded size."""
     zstd = zstd_module()
     options: dict[int, int] = {
         zstd.DecompressionParameter.window_log_max: MAX_ZSTD_WINDOW_BYTES.bit_length() - 1

@@ -158,10 +158,7 @@ _LEFT_OUT = frozenset(LEFT_OUT)
 
 
 def only_values(member: str, model: str, dimensions: int | None) -> dict[str, tuple[object, str]]:
-    """The one value besides null that members of a native request may have (None.
-
-    No other), and why.
-    """
+    """The one value besides null (None: no other) that such members of a request may have."""
     known = ONLY_VALUES | dict.fromkeys(LENGTHS, (dimensions, _other_length(model, dimensions)))
     known |= {name: (None, message) for name, message in REFUSED.items()}
     return {name: known[name] for name in (STREAM, *NATIVE.get(member, ()))}
@@ -174,11 +171,7 @@ def _other_length(model: str, dimensions: int | None) -> str:
 
 
 def check_limits(request: Request, origins: dict[str, str], target: Target, path: str) -> None:
-    """Check that values are within the model's published ranges; a value with an alias is replaced.
-
-    Raises:
-        BadRecordError: one is not; the message has the range.
-    """
+    """Check values by the model's published ranges, and replace aliases; or `BadRecordError`."""
     for name, limits in target.schema.limits.items():
         outer, _, inner = name.partition(".")
         if outer not in request:
@@ -224,10 +217,7 @@ def _check_stop(request: Request, target: Target, path: str) -> None:
 
 
 def thinking(request: Request, target: Target) -> None:
-    """Anthropic's and other vendors' `thinking` as the model takes it.
-
-    Only switching it off has a counterpart.
-    """
+    """Other vendors' `thinking` as the model takes it: only switching it off has a counterpart."""
     value = value_of(request.pop("thinking", b"null"))
     if (
         isinstance(value, dict)

@@ -105,10 +105,7 @@ def chat_messages(
 
 
 def _with_call_ids(message: Built, pattern: str) -> Built:
-    """A message whose ids of tool calls match a pattern.
-
-    One that does not is replaced, everywhere by the same.
-    """
+    """A message whose ids of tool calls match a pattern: others are replaced, alike everywhere."""
     if "tool_call_id" in message:
         message["tool_call_id"] = _fitting_id(message["tool_call_id"], pattern)
     if calls := elements_of(message.get("tool_calls", NULL)):
@@ -138,10 +135,7 @@ _decode_messages = msgspec.json.Decoder(list[_Message]).decode
 
 
 def _are_plain(messages: msgspec.Raw, target: Target) -> bool:
-    """Whether the content of each message is a string, as usual, and no member null.
-
-    Then they are sent as written.
-    """
+    """Whether each content is a string, and no member null: then they are sent as written."""
     if b"null" in bytes(messages):
         return False
     try:
@@ -186,10 +180,7 @@ def _converted(members: Members, target: Target, path: str) -> list[Built]:
 
 
 class _Parts(NamedTuple):
-    """A message's parts: texts, or images as OpenAI's parts; calls of tools.
-
-    Messages with results of tools.
-    """
+    """A message's texts, and images as OpenAI's parts; calls of tools; their results."""
 
     pieces: list[str | Built]
     calls: list[Built]
@@ -230,11 +221,7 @@ def _result(members: Members, path: str) -> Built:
 
 
 def text_of_result(content: msgspec.Raw, path: str) -> msgspec.Raw | str:
-    """What a tool returned: its text, or its JSON as text.
-
-    Raises:
-        BadRecordError: it has an image or a file, whose bytes would be a prompt of base64.
-    """
+    """What a tool returned, as text; or `BadRecordError`: an image's bytes are no prompt."""
     if begins(content, b'"'):
         return content
     texts = []

@@ -34,10 +34,7 @@ Origins = dict[str, str]
 
 
 class Endpoint(StrEnum):
-    """The endpoint a request body was written for, one of OpenAI's.
-
-    Bedrock's shapes are close enough to these.
-    """
+    """The endpoint of OpenAI's that a request was written for; Bedrock's shapes are like these."""
 
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
@@ -47,12 +44,7 @@ class Endpoint(StrEnum):
 
 
 def convert_body(body: Members, endpoint: Endpoint, target: Target, path: str) -> Request:
-    """A request body in the form that Workers AI accepts.
-
-    Raises:
-        BadRecordError: a member requests something that Workers AI does not support, or does not
-            fit the model.
-    """
+    """A request body as Workers AI takes it; or `BadRecordError`: it does not fit the model."""
     request, origins = renamed(body, target, path)
     _CONVERTERS[endpoint](request, origins, endpoint, target, path)
     check_limits(request, origins, target, path)
@@ -165,11 +157,7 @@ def _responses(
 
 
 def convert_defaults(target: Target) -> Request:
-    """A job's defaults in the form that the model takes them.
-
-    Raises:
-        UploadRefused: `bad_options`: one is not for defaults, or the model does not take its value.
-    """
+    """A job's defaults as the model takes them; or `UploadRefused` (`bad_options`)."""
     for name in sorted(_INPUTS & target.defaults.keys()):
         raise UploadRefused(
             "bad_options", f"defaults.{name}: Each record has its own input. Leave it out."

@@ -28,11 +28,7 @@ from dropbatch.core.formats.base import (
 
 
 def chat_tools(tools: msgspec.Raw, path: str, *, full: bool) -> msgspec.Raw:
-    """Anthropic's, Converse's and the Responses API's tools as OpenAI's functions.
-
-    Raises:
-        BadRecordError: one is another tool, which only its vendor has.
-    """
+    """Other vendors' tools as OpenAI's functions; or `BadRecordError`: only its vendor has one."""
     raws = elements_of(tools)
     if raws is None:
         return tools
@@ -87,10 +83,7 @@ _ORDER = ("name", "description", "parameters", "strict")
 
 
 def flat_function(written: msgspec.Raw) -> msgspec.Raw:
-    """OpenAI's function, or choice of one, as the Responses API writes it.
-
-    Without the object around its members.
-    """
+    """OpenAI's function, or choice of one, as the Responses API writes it: without an object."""
     function = members_of(object_of(written).get("function", NULL))
     return written if function is None else made({"type": "function", **function})
 
@@ -122,10 +115,7 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def function_call(members: dict[str, msgspec.Raw]) -> dict[str, Any]:
-    """A call in a conversation, as Anthropic, Converse or the Responses API write it.
-
-    In OpenAI's form.
-    """
+    """A call in a conversation, by any vendor, in OpenAI's form."""
     id_ = members.get("call_id") or members.get("id") or members.get("toolUseId") or ""
     given = members.get("input") or members.get("arguments") or msgspec.Raw(b"{}")
     arguments = given if begins(given, b'"') else compact(given).decode(errors="replace")
@@ -154,10 +144,7 @@ def arguments_object(call: ToolCall) -> msgspec.Raw | dict[str, str]:
 
 
 def tool_calls_of(raw: Json) -> list[ToolCall]:
-    """The calls in an answer, in OpenAI's or Workers AI's own shape.
-
-    A call that names no function is left out.
-    """
+    """The calls in an answer, in OpenAI's or Workers AI's own shape, that name a function."""
     calls = value_of(raw)
     found = [_tool_call(call) for call in calls] if isinstance(calls, list) else []
     return [call for call in found if call]
