@@ -1,6 +1,6 @@
 #!/bin/bash
-# The event of each job's end goes to the queue job-events and to an API.
-# Needs LOADER_URL and LOADER_KEY of the API, and in ROLE_ARN a role that events.amazonaws.com may assume, with
+# The event of each job's end goes to the queue job-events and to a webhook.
+# Needs LOADER_URL and LOADER_KEY of the webhook, and in ROLE_ARN a role that events.amazonaws.com may assume, with
 # events:InvokeApiDestination.
 set -eo pipefail
 
