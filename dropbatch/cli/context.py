@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, partial
 from io import TextIOWrapper
 from typing import Any, TextIO, TypeVar
 
@@ -281,6 +281,7 @@ def gone(name: str, words: str, **more: Any) -> Callable[[Any], Any]:
 
 
 pass_context = click.make_pass_decorator(Context, ensure=True)
+flag = partial(click.option, is_flag=True)
 job_argument = click.argument("job", metavar="JOB")
 jobs_argument = click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 as_json = click.option(
@@ -290,7 +291,7 @@ as_json = click.option(
     expose_value=False,
     callback=lambda context, _, value: context.meta.update({_AS_JSON: value}),
 )
-strict = click.option("--strict", is_flag=True, help="Exit with 3 if records failed.")
+strict = flag("--strict", help="Exit with 3 if records failed.")
 options = click.option(
     "-o",
     "--option",
@@ -301,10 +302,10 @@ options = click.option(
 )
 
 
-def parse_options(pairs: Iterable[str], named: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
-    """The values of `-o`, and of options that have a name of their own, by name."""
-    every = list(named)
-    for pair in pairs:
+def parse_options(options: Iterable[str], **named: Iterable[str]) -> dict[str, Any]:
+    """The values of `-o`, and of options that have a name of their own; a second is an error."""
+    every = [(name, value) for name, values in named.items() for value in values]
+    for pair in options:
         name, separator, value = pair.partition("=")
         if not separator:
             raise UsageError(f"-o {pair}: write it as NAME=VALUE.")

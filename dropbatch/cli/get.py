@@ -13,6 +13,7 @@ from dropbatch.cli.context import (
     Exit,
     as_json,
     emit,
+    flag,
     gone,
     job_argument,
     jobs_argument,
@@ -43,11 +44,7 @@ from dropbatch.errors import NotFound, NothingToRetry, UsageError
     help="The folder, or that of the folders of several jobs; the job's id, or this folder, if "
     "not given.",
 )
-@click.option(
-    "--merged",
-    is_flag=True,
-    help="Also write the output with each record's newest answer, retries included.",
-)
+@flag("--merged", help="Also write the output with each record's newest answer, retries included.")
 @click.option(
     "--as",
     "kinds",
@@ -55,15 +52,9 @@ from dropbatch.errors import NotFound, NothingToRetry, UsageError
     metavar=f"[{'|'.join(EXPORTS)}]",
     help="Also write the records so.",
 )
-@click.option(
-    "--no-columns",
-    is_flag=True,
-    help="With --as: leave out the columns of the table that was uploaded.",
-)
-@click.option(
-    "--force", is_flag=True, help="Replace what another job or program wrote in the folder."
-)
-@click.option("--strict", is_flag=True, help="Exit with 3 if answers of a retry cannot be merged.")
+@flag("--no-columns", help="With --as: leave out the columns of the table that was uploaded.")
+@flag("--force", help="Replace what another job or program wrote in the folder.")
+@flag("--strict", help="Exit with 3 if answers of a retry cannot be merged.")
 @gone("--so-far", "status has the counts; answers come when the job is over.", is_flag=True)
 @as_json
 @pass_context
@@ -101,7 +92,7 @@ def get(
 @click.command()
 @jobs_argument
 @options
-@click.option("--wait", is_flag=True, help="Wait until the new jobs are over.")
+@flag("--wait", help="Wait until the new jobs are over.")
 @strict
 @as_json
 @pass_context
@@ -137,7 +128,7 @@ def retry(
 
 @click.command()
 @job_argument
-@click.option("--open", "open_", is_flag=True, help="Open it in a browser.")
+@flag("--open", "open_", help="Open it in a browser.")
 @click.option(
     "-o",
     "--output",

@@ -15,6 +15,7 @@ from dropbatch.cli.context import (
     Exit,
     as_json,
     emit,
+    flag,
     is_json,
     jobs_argument,
     parse_seconds,
@@ -153,11 +154,7 @@ def _first_failure(job: Job, manifest: Mapping[str, Any]) -> str:
 
 @click.command()
 @jobs_argument
-@click.option(
-    "--now",
-    is_flag=True,
-    help="Do not wait for batches that Workers AI has accepted; they may still be billed.",
-)
+@flag("--now", help="Do not wait for batches that were accepted; they may still be billed.")
 @as_json
 @pass_context
 def cancel(context: Context, *, jobs: Sequence[str], now: bool) -> None:
@@ -185,7 +182,7 @@ def _say_over(job: Job, state: str) -> None:
 
 @click.command()
 @click.argument("job", required=False)
-@click.option("--yes", is_flag=True, help="Do not ask before the whole stack is paused.")
+@flag("--yes", help="Do not ask before the whole stack is paused.")
 @as_json
 @pass_context
 def pause(context: Context, *, job: str | None, yes: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import click
 
-from dropbatch.cli.context import Context, Exit, as_json, emit, gone, pass_context
+from dropbatch.cli.context import Context, Exit, as_json, emit, flag, gone, pass_context
 from dropbatch.client import aws, events
 from dropbatch.client.find import history
 from dropbatch.client.stack import Stack
@@ -26,7 +26,7 @@ Told = Iterator[tuple[Level, str]]
 
 
 @click.command()
-@click.option("--all", "all_", is_flag=True, help="Also list models that do not take batches.")
+@flag("--all", "all_", help="Also list models that do not take batches.")
 @gone("--refresh", "The list is shipped; other models work with the option task.", is_flag=True)
 @as_json
 def models(*, all_: bool) -> None:

@@ -21,6 +21,7 @@ from dropbatch.cli.context import (
     bar_of,
     emit,
     exit_of,
+    flag,
     gone,
     note,
     options,
@@ -48,39 +49,20 @@ MIN_BAR_BYTES = 8 << 20
 """Smaller uploads have no bar."""
 
 
-_UPLOAD_OPTIONS = (
-    options,
-    click.option(
-        "--name", help="Path under inbox/; for several files a folder, ending in a slash."
-    ),
-    click.option(
-        "--template",
-        multiple=True,
-        help="For CSV, TSV and text: the prompt, with {column} for each value.",
-    ),
-    click.option(
-        "--delimiter",
-        multiple=True,
-        metavar="CHARACTER",
-        help="For tables: , ; | or tab. Detected if not given.",
-    ),
-    click.option(
-        "--format",
-        "format_",
-        multiple=True,
-        metavar="NAME",
-        help="Such as csv. Detected if not given.",
-    ),
-    click.option(
-        "--model", multiple=True, help="The model id, for instance @cf/baai/bge-small-en-v1.5."
-    ),
-)
+_UPLOAD_OPTIONS = {
+    "delimiter": "For tables: , ; | or tab. Detected if not given.",
+    "format": "Such as csv. Detected if not given.",
+    "template": "For CSV, TSV and text: the prompt, with {column} for each value.",
+    "model": "The model id, for instance @cf/baai/bge-small-en-v1.5.",
+}
 
 
 def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that decide how an upload is read."""
-    for option in _UPLOAD_OPTIONS:
-        command = option(command)
+    words = "Path under inbox/; for several files a folder, ending in a slash."
+    command = click.option("--name", help=words)(options(command))
+    for name, help_ in _UPLOAD_OPTIONS.items():
+        command = click.option(f"--{name}", multiple=True, help=help_)(command)
     return command
 
 
@@ -89,7 +71,7 @@ def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "sources", nargs=-1, required=True, type=click.Path(allow_dash=True), metavar="FILE..."
 )
 @upload_options
-@click.option("--wait", is_flag=True, help="Wait until the jobs are over.")
+@flag("--wait", help="Wait until the jobs are over.")
 @click.option(
     "--get",
     "folder",
@@ -97,19 +79,9 @@ def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
     metavar="DIR",
     help="Wait, then download the results; of several files into folders of their names.",
 )
-@click.option(
-    "--no-check",
-    is_flag=True,
-    help="Send it even if the stack would refuse it, or each of its first records.",
-)
-@click.option(
-    "--skip-bad", is_flag=True, help="Leave out files that the stack would refuse, and exit with 1."
-)
-@click.option(
-    "--skip-existing",
-    is_flag=True,
-    help="Leave out what the bucket holds already: path, options, content.",
-)
+@flag("--no-check", help="Send it even if the stack would refuse it, or each of its first records.")
+@flag("--skip-bad", help="Leave out files that the stack would refuse, and exit with 1.")
+@flag("--skip-existing", help="Leave out what the bucket holds already: path, options, content.")
 @gone("--task-token", GONE["task_token"], envvar="DROPBATCH_TASK_TOKEN")
 @strict
 @as_json
@@ -133,7 +105,7 @@ def put(
     FILE may be a folder, a pipe, - for standard input, s3://bucket/key or s3://bucket/prefix/. Of a
     folder, names that begin with . or _ are left out.
     """
-    options = _options(**given)
+    options = parse_options(**given)
     planned, many = plan(sources, name, lambda: context.stack)
     since = resumes_since(folder, skip_existing=skip_existing)
     sending = Sending(context.stack, planned, options, skip_bad, since)
@@ -152,18 +124,10 @@ def put(
     raise SystemExit(worst(code, sending.report_refused()))
 
 
-def _options(
-    *, options: Sequence[str], format_: Sequence[str], **given: Sequence[str]
-) -> dict[str, Any]:
-    """The options that were given: a second value of one would replace the first unseen."""
-    named = {"format": format_, **given}.items()
-    return parse_options(options, [(name, value) for name, values in named for value in values])
-
-
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @upload_options
-@click.option("--offline", is_flag=True, help="Ask no stack; the default if no stack is found.")
+@flag("--offline", help="Ask no stack; the default if no stack is found.")
 @as_json
 @pass_context
 def validate(
@@ -176,7 +140,7 @@ def validate(
     **given: Any,
 ) -> None:
     """Check a file to its end on this machine, and estimate its cost. Nothing is sent."""
-    report = _report(context, file, name, _options(**given), offline=offline)
+    report = _report(context, file, name, parse_options(**given), offline=offline)
     emit(report, *validation_lines(report))
     raise SystemExit(Exit.JOB_FAILED if report.get("error") or report.get("bad") else Exit.DONE)
 
