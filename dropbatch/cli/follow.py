@@ -11,7 +11,7 @@ from typing import Any
 from dropbatch.cli.context import Exit, bar_of, emit, exit_of, is_json, note, said, worst
 from dropbatch.cli.files import path_in
 from dropbatch.client.download import MANIFEST, read_manifest, remove_unchanged
-from dropbatch.client.export import Delivery, Exported, deliver
+from dropbatch.client.export import Delivery, deliver
 from dropbatch.client.job import Job
 from dropbatch.client.merge import Merged
 from dropbatch.client.progress import Progress
@@ -55,7 +55,9 @@ class Following:
         return self._many(jobs, ended)
 
     def collect(self, jobs: Sequence[Job]) -> Exit:
-        """Download the files of many finished jobs, print a line for each; the worst exit code."""
+        """Download the files of finished jobs, print a line for each of many; the worst code."""
+        if not self.many:
+            return self._files(jobs[0], jobs[0].manifest())
 
         def read(job: Job) -> dict[str, Any] | Error:
             try:
@@ -71,14 +73,21 @@ class Following:
         if isinstance(manifest, Error):
             raise manifest
         emit(manifest)
-        if manifest["error"]:
-            note(failure_of(job, manifest))
-        elif manifest["counts"]["failed"]:
+        if not manifest["error"] and manifest["counts"]["failed"]:
             _note_failed(job.id, can_retry=_can_retry(manifest))
+        return self._files(job, manifest)
+
+    def _files(self, job: Job, manifest: dict[str, Any]) -> Exit:
+        code = self._exit(manifest)
+        if manifest["state"] != "completed":
+            error = manifest["error"]
+            why = f": {error['code']}: {error['message']}" if error else ""
+            note(f"{job.id}  {manifest['state']}{why}")
         if self.folder:
             self._make_room(self.folder, manifest)
-            get_files(job, self.folder, **self.download)
-        return self._exit(manifest)
+            done = _get_files(job, self.folder, **self.download, manifest=manifest)
+            code = worst(code, self._lacks(done))
+        return code
 
     def _make_room(self, folder: Path, manifest: dict[str, Any]) -> None:
         """Remove what an older job of the same path left there, but for what others changed."""
@@ -141,10 +150,10 @@ class Following:
     def _told(self, job: Job, done: Delivery | Error | None) -> Exit:
         if done is None or isinstance(done, Error):
             return exit_of(done) if done else Exit.DONE
-        if done.merged:
-            show_merged(done.merged, f"{job.id}  ")
-        for one in done.exports:
-            note_export(one, f"{job.id}  ")
+        _tell_made(done, f"{job.id}  ")
+        return self._lacks(done)
+
+    def _lacks(self, done: Delivery) -> Exit:
         return Exit.SOME_FAILED if self.whole and done.merged and done.merged.skipped else Exit.DONE
 
     def _note_total(self, total: Total) -> None:
@@ -190,22 +199,20 @@ def _cost(manifest: dict[str, Any]) -> str:
     return f"{'~' if cost.get('estimated') else ''}${cost['amount']}" if cost else ""
 
 
-def get_files(job: Job, folder: Path, **wanted: Any) -> Delivery:
+def _get_files(job: Job, folder: Path, **wanted: Any) -> Delivery:
     """Do what `Job.download` does, with a bar for each file; print what was written."""
     bar = _FilesBar()
     try:
-        done = job.download(folder, bar.show, **wanted)
+        done = deliver(job.resolved(), folder, bar.show, **wanted)
     except KeyboardInterrupt:
         raise Interrupted("\nInterrupted. The same command resumes the download.") from None
     finally:
         bar.close()
     for file in done.files:
         emit({"path": str(file.path), "bytes": file.size, "fetched": file.fetched}, file.path)
-    if done.merged:
-        show_merged(done.merged)
     for one in done.exports:
         emit({**vars(one), "path": str(one.path)}, one.path)
-        note_export(one)
+    _tell_made(done)
     return done
 
 
@@ -226,26 +233,22 @@ class _FilesBar:
             self._bar.__exit__(None, None, None)
 
 
-def failure_of(job: Job, manifest: dict[str, Any]) -> str:
-    """What to say of a job that is over and not completed."""
-    error = manifest["error"]
-    why = f": {error['code']}: {error['message']}" if error else ""
-    return f"{job.id}  {manifest['state']}{why}"
+def _tell_made(done: Delivery, of: str = "") -> None:
+    """Say what files that were made of a job's lack; `of` names the job where there are several."""
+    if done.merged:
+        _show_merged(done.merged, of)
+    for one in done.exports:
+        if one.left_out:
+            note(f"{of}{one.left_out:,} failed records are left out of {one.path.name}.")
+        if one.renamed:
+            note(
+                f"{of}{one.path.name}: {one.renamed:,} of {one.records:,} ids are made of the "
+                "job's id and the record's, whose reference is missing, longer than 64 bytes, or "
+                "another's."
+            )
 
 
-def note_export(one: Exported, of: str = "") -> None:
-    """Say what a file lacks, or has otherwise; `of` names the job where there are several."""
-    if one.left_out:
-        note(f"{of}{one.left_out:,} failed records are left out of {one.path.name}.")
-    if one.renamed:
-        note(
-            f"{of}{one.path.name}: {one.renamed:,} of {one.records:,} ids are made of the job's id "
-            "and the record's, whose reference is missing, longer than 64 bytes, or another's."
-        )
-
-
-def show_merged(done: Merged, of: str = "") -> None:
-    """Print what was merged, and say what was not; `of` as for `note_export`."""
+def _show_merged(done: Merged, of: str) -> None:
     for one in done.skipped:
         note(f"{of}Retry {one.job_id} is skipped: {one.message}")
     shown = {

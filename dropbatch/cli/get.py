@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,12 +23,11 @@ from dropbatch.cli.context import (
     strict,
     worst,
 )
-from dropbatch.cli.follow import Following, failure_of, get_files
+from dropbatch.cli.follow import Following
 from dropbatch.client.download import EXPORTS, check_kinds, writing
 from dropbatch.client.job import Job
 from dropbatch.client.report import report as page
 from dropbatch.client.submit import retry as retry_job
-from dropbatch.core.names import JobState
 from dropbatch.errors import NotFound, NothingToRetry, UsageError
 
 
@@ -75,18 +73,9 @@ def get(
     if folder and folder.is_file():
         raise UsageError(f"{folder} is a file. -o names a folder.")
     wanted = {"merged": merged, "exports": kinds, "columns": not no_columns, "force": force}
-    if many:
-        following = Following(folder=folder or Path(), many=True, download=wanted, whole=strict)
-        raise SystemExit(worst(following.collect(found), context.code))
-    (job,) = found
-    done = get_files(job, folder or Path(job.id), **wanted)
-    manifest, code = json.loads(done.files[-1].path.read_bytes()), Exit.DONE
-    if manifest["state"] != JobState.COMPLETED:
-        note(failure_of(job, manifest))
-        code = Exit.JOB_FAILED
-    if done.merged and done.merged.skipped and strict:
-        code = worst(code, Exit.SOME_FAILED)
-    raise SystemExit(code)
+    folder = folder or Path("" if many else found[0].id)
+    following = Following(folder=folder, many=many, download=wanted, whole=strict)
+    raise SystemExit(worst(following.collect(found), context.code))
 
 
 @click.command()

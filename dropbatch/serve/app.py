@@ -11,9 +11,10 @@ import logging
 import re
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import msgspec
@@ -35,14 +36,12 @@ from dropbatch.serve.objects import ApiError, of_library, wrong
 from dropbatch.serve.results import Results
 from dropbatch.serve.store import Store
 
-Out = TypeVar("Out")
-
 logger = logging.getLogger(__name__)
 
 MAX_JSON_BYTES = 64 << 10
 MAX_FORM_BYTES = MAX_FILE_BYTES + (1 << 20)
-MAX_FIELDS, MAX_FIELD_BYTES = 20, 4_096
-"""Of the form that uploads a file."""
+FORM_LIMITS = {"max_fields": 20, "max_part_size": 4_096}
+"""Of the form that uploads a file: fields, and bytes of one."""
 IDLE_SECONDS = 120.0
 """Seconds without a byte after which a body is given up."""
 MAX_BATCHES, MAX_FILES = 100, 10_000
@@ -120,8 +119,8 @@ def _make_app(stack: Stack, key: str, model: str) -> Starlette:
         ("/files/{id}/content", api.file_content, "GET"),
         ("/batches", api.create_batch, "POST"),
         ("/batches", api.list_batches, "GET"),
-        ("/batches/{id}", api.retrieve_batch, "GET"),
-        ("/batches/{id}/cancel", api.cancel_batch, "POST"),
+        ("/batches/{id}", api.of_batch(api.batches.retrieve), "GET"),
+        ("/batches/{id}/cancel", api.of_batch(api.batches.cancel), "POST"),
         ("/models", api.list_models, "GET"),
     )
     routes = [
@@ -207,8 +206,8 @@ class _Form(MultiPartParser):
     """The form that uploads a file. One without its last boundary is cut off, and is none."""
 
     def __init__(self, request: Request) -> None:
-        limits = {"max_fields": MAX_FIELDS, "max_part_size": MAX_FIELD_BYTES}
-        super().__init__(request.headers, self._whole(_body(request, MAX_FORM_BYTES)), **limits)
+        body = self._whole(_body(request, MAX_FORM_BYTES))
+        super().__init__(request.headers, body, **FORM_LIMITS)
         self._has_ended = False
 
     def on_end(self) -> None:
@@ -221,20 +220,19 @@ class _Form(MultiPartParser):
             raise MultiPartException("It does not end.")
 
 
+def _threads(most: int) -> Callable[..., Awaitable[Any]]:
+    """What calls a function on a thread of its own; so many at the same time."""
+    return partial(anyio.to_thread.run_sync, limiter=anyio.CapacityLimiter(most))
+
+
 class _Api:
     def __init__(self, store: Store, model: str) -> None:
         self._stack = store.stack
         self._files = Files(store)
-        self._batches = Batches(store, self._files, model)
-        self._results = Results(self._batches)
-        self._calls = anyio.CapacityLimiter(CALL_THREADS)
-        self._transfers = anyio.CapacityLimiter(TRANSFER_THREADS)
-
-    async def _call(self, function: Callable[..., Out], *arguments: Any) -> Out:
-        return await anyio.to_thread.run_sync(function, *arguments, limiter=self._calls)
-
-    async def _transfer(self, function: Callable[..., Out], *arguments: Any) -> Out:
-        return await anyio.to_thread.run_sync(function, *arguments, limiter=self._transfers)
+        self.batches = Batches(store, self._files, model)
+        self._results = Results(self.batches)
+        self._call = _threads(CALL_THREADS)
+        self._transfer = _threads(TRANSFER_THREADS)
 
     def _holder(self, file_id: str) -> Files | Results:
         return self._results if objects.batch_of_result(file_id) else self._files
@@ -284,19 +282,19 @@ class _Api:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ApiError(400, f"The body must be a JSON object: {error}") from error
         within = _resent_within(request)
-        made = await self._transfer(lambda: self._batches.create(asked, resent_within=within))
+        made = await self._transfer(lambda: self.batches.create(asked, resent_within=within))
         return _answer(made)
 
     async def list_batches(self, request: Request) -> Response:
         page = _page(request, DEFAULT_BATCHES, MAX_BATCHES)
-        entries, more = await self._call(self._batches.page, *page)
+        entries, more = await self._call(self.batches.page, *page)
         return _answer_page(entries, more=more)
 
-    async def retrieve_batch(self, request: Request) -> Response:
-        return _answer(await self._call(self._batches.retrieve, request.path_params["id"]))
+    def of_batch(self, function: Callable[[str], Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            return _answer(await self._call(function, request.path_params["id"]))
 
-    async def cancel_batch(self, request: Request) -> Response:
-        return _answer(await self._call(self._batches.cancel, request.path_params["id"]))
+        return answer
 
     async def list_models(self, _: Request) -> Response:
         found = [

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dropbatch.client.find import job_ids
+from dropbatch.client.find import find_job, job_ids
 from dropbatch.client.job import Job
 from dropbatch.client.stack import ObjectHead
 from dropbatch.core.formats.openai import BATCH_ENDPOINTS
 from dropbatch.core.models import model_id
-from dropbatch.core.names import FINAL_JOB_STATES, INBOX, JobState, denied_notice, job_id
+from dropbatch.core.names import FINAL_JOB_STATES, INBOX, JobState, denied_notice
 from dropbatch.core.options import MAX_DEADLINE_HOURS, MAX_TAGS, Options, metadata_of
 from dropbatch.core.plan import StackLimits, first_plan, plan_upload, with_default_model
 from dropbatch.core.read.form import read_beginning
-from dropbatch.errors import Error, UploadRefused, UsageError
+from dropbatch.errors import Error, NotFound, UploadRefused, UsageError
 from dropbatch.serve import objects
 from dropbatch.serve.files import Files
 from dropbatch.serve.objects import (
@@ -33,7 +33,7 @@ from dropbatch.serve.objects import (
     no_such,
     wrong,
 )
-from dropbatch.serve.store import MAX_PAGE, Store
+from dropbatch.serve.store import Store
 
 MAX_NAME, MAX_VALUE = 64, 512
 """Characters of a name and of a value in a batch's metadata."""
@@ -131,27 +131,16 @@ class Batches:
     def _created_by(self, wanted: Record, seconds: float) -> str | None:
         """The id of the batch that the same request may have created in these last seconds.
 
-        One that failed before anything of it was sent does not count: another costs nothing.
+        One whose upload failed does not count: it is `unstarted`, which `wanted` is not.
         """
-        for batch_id in self._ids(objects.BATCHES, MAX_PAGE):
+        for batch_id in self._ids(objects.BATCHES):
             if objects.created_at(batch_id) < time.time() - seconds:
                 break
             record, _ = self._read(batch_id)
             as_wanted = {"id": wanted.id, "expires_at": wanted.expires_at}
-            is_same = msgspec.structs.replace(record, **as_wanted) == wanted
-            if is_same and not self._failed_unsent(batch_id):
+            if msgspec.structs.replace(record, **as_wanted) == wanted:
                 return batch_id
         return None
-
-    def _failed_unsent(self, batch_id: str) -> bool:
-        """Whether a batch has failed before its file was divided into anything that is sent."""
-        if self.retrieve(batch_id)["status"] != "failed":
-            return False
-        found = self.find(batch_id)
-        if found.manifest is None:
-            return found.job is None
-        listed_apart = any(file["kind"] == "batches" for file in found.manifest["files"])
-        return not (found.manifest["batches"] or listed_apart)
 
     def cancel(self, batch_id: str) -> dict[str, Any]:
         """Cancel a batch that is not over; return its object."""
@@ -159,20 +148,13 @@ class Batches:
         status = self.retrieve(batch_id)["status"]
         if status in FINAL_STATUSES:
             raise ApiError(409, f"Cannot cancel a batch with status '{status}'.")
-        self._job_to_be(batch_id).cancel()
+        try:
+            find_job(self.store.stack, INBOX + objects.upload_path(batch_id)).cancel()
+        except NotFound:
+            raise _being_created() from None
         now = int(time.time())
         record = self._change(batch_id, lambda one: {"cancelling_at": one.cancelling_at or now})
         return batch_object(record, found.status, found.manifest)
-
-    def _job_to_be(self, batch_id: str) -> Job:
-        if job := self._job_of(batch_id):
-            return job
-        path = objects.upload_path(batch_id)
-        head = self.store.head(INBOX + path)
-        if head is None:
-            raise _being_created()
-        id_ = job_id(self.store.bucket, INBOX + path, head.version, head.etag, head.modified)
-        return Job.at(self.store.stack, path, id_)
 
     def delete_result(self, batch_id: str, kind: str) -> None:
         """Hide a file of results, as a deleted one; the job keeps it."""
@@ -217,11 +199,11 @@ class Batches:
         if after and not objects.is_batch(after):
             raise no_such("Batch", after, "after")
         start = objects.batch_key(after) if after else objects.BATCHES
-        ids = list(islice(self._ids(start, limit + 1), limit + 1))
+        ids = list(islice(self._ids(start), limit + 1))
         return self.store.each(self.retrieve, ids[:limit]), len(ids) > limit
 
-    def _ids(self, after: str, page: int) -> Iterator[str]:
-        for key in self.store.keys(objects.BATCHES, after, page):
+    def _ids(self, after: str) -> Iterator[str]:
+        for key in self.store.keys(objects.BATCHES, after):
             batch_id = key.rpartition("/")[2].removesuffix(".json")
             if objects.is_batch(batch_id):
                 yield batch_id

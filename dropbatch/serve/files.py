@@ -74,7 +74,7 @@ class Files:
 
     def _ids(self, after: str, most: int) -> list[str]:
         start = objects.file_key(after) if after else objects.FILES
-        keys = islice(self.store.keys(objects.FILES, start, most), most)
+        keys = islice(self.store.keys(objects.FILES, start), most)
         return [key.rpartition("/")[2] for key in keys]
 
     def _listed_object(self, file_id: str) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, BinaryIO, TypeVar
 
 from dropbatch.client import aws
-from dropbatch.client.stack import CONDITION_FAILED, ObjectHead, Stack, blocks, head_of
+from dropbatch.client.stack import CONDITION_FAILED, ObjectHead, Stack, blocks, head_of, pages_of
 from dropbatch.client.upload import copy_parts
 
 Out = TypeVar("Out")
@@ -72,17 +72,10 @@ class Store:
         with aws.explained():
             self.s3.delete_object(Bucket=self.bucket, Key=key)
 
-    def keys(self, prefix: str, after: str, page: int = MAX_PAGE) -> Iterator[str]:
-        """Keys under a prefix that come after another key, in S3's order; `page` at a call."""
-        where = {"Bucket": self.bucket, "Prefix": prefix, "MaxKeys": min(page, MAX_PAGE)}
-        is_truncated = True
-        while is_truncated:
-            with aws.explained():
-                found = self.s3.list_objects_v2(**where, StartAfter=after)
-            for entry in found.get("Contents", []):
-                after = entry["Key"]
-                yield after
-            is_truncated = found["IsTruncated"]
+    def keys(self, prefix: str, after: str) -> Iterator[str]:
+        """Keys under a prefix that come after another key, in S3's order."""
+        for page in pages_of(self.stack, prefix, after):
+            yield from (entry["Key"] for entry in page)
 
     def copy(self, source: str, head: ObjectHead, target: str, metadata: dict[str, str]) -> None:
         """Copy this version of an object; the new one exists only when it is whole."""

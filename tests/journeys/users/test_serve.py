@@ -105,33 +105,6 @@ GPT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello"}
 PAGE = (ROOT / "docs/python.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize(
-    ("model", "code", "same"),
-    [("gpt-4o", "no_model", False), ("@cf/no/such", "unknown_model", True)],
-)
-def test_resent_request_gets_failed_batch_only_if_something_was_sent(
-    ai, stack, world, model, code, same
-):
-    failed = batch_of(ai, requests(CHAT, GPT | {"model": model}))
-    world.settle()
-    assert ai.batches.retrieve(failed.id).errors.data[0].code == code
-
-    with (
-        serving(stack, model=LLAMA) as url,
-        openai.OpenAI(base_url=url, api_key="none") as restarted,
-    ):
-        batch = restarted.batches.create(
-            input_file_id=failed.input_file_id,
-            endpoint=CHAT,
-            completion_window="24h",
-            extra_headers={"x-stainless-retry-count": "1"},
-        )
-        world.settle()
-
-        assert (batch.id == failed.id) == same
-        assert restarted.batches.retrieve(batch.id).status == ("failed" if same else "completed")
-
-
 def test_lines_of_curl_in_page_run_on_default_stack(stack, world, tmp_path):
     (served,) = re.findall(r"^\$ dropbatch serve(.*)$", PAGE, re.MULTILINE)[:1]
     commands = re.findall(r"^\$ (curl (?:.*\\\n)?.*)$", PAGE, re.MULTILINE)
