@@ -139,7 +139,7 @@ def services() -> Services:
             settings.api_calls_per_minute,
             # What limits a token does not limit the AI binding, as far as Cloudflare's documents
             # say.
-            None if settings.transport == "worker" else CLOUDFLARE_CALLS - _pulls(settings),
+            None if settings.transport == "worker" else CLOUDFLARE_CALLS,
         ),
         Cadence(dynamodb, settings.table_name, _least_between_polls(settings)),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
@@ -154,11 +154,6 @@ def build_in_init() -> None:
     if "AWS_LAMBDA_RUNTIME_API" in os.environ:
         with suppress(ConfigurationError):
             services()
-
-
-def _pulls(settings: Settings) -> int:
-    """Calls in five minutes that are left to pulls of events, while calls are scarce."""
-    return 100 if settings.uses_events else 0
 
 
 def _least_between_polls(settings: Settings) -> float:

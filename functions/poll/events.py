@@ -24,7 +24,6 @@ from shared.observability import count_broken_law, logger
 from shared.services import Services
 
 MAX_PULLS = 10  # Full pulls that follow each other: minutes for 100,000 messages
-SCARCE_EVERY, SCARCE_WITHIN = 10.0, 1.9
 LAST_PULL = 5.0  # Seconds to the last pull, once nothing is outstanding
 FRESH_SECONDS = 60.0  # After an event; its batch may not be stored yet, or be done
 
@@ -37,11 +36,10 @@ class Pulled:
     next_at: float = math.inf  # when to pull next, Unix seconds; infinite for never
 
 
-def pull_events(services: Services, *, is_outstanding: bool, is_scarce: bool = False) -> Pulled:
+def pull_events(services: Services, *, is_outstanding: bool) -> Pulled:
     """Pull if it is time; the batches that are told of are due now.
 
-    While calls are scarce, that is in the first seconds of each ten: pulls count against the limit
-    of the token. Once nothing is outstanding, two more show that events of the last answers come.
+    Once nothing is outstanding, two more show that events of the last answers come.
     """
     events, now = services.events, services.now()
     if events is None:
@@ -54,8 +52,6 @@ def pull_events(services: Services, *, is_outstanding: bool, is_scarce: bool = F
             return Pulled(next_at=state.pull_at)
         if state.pull_at < now - OVERDUE and not is_outstanding:
             return Pulled()
-        if is_scarce and now % SCARCE_EVERY > SCARCE_WITHIN:
-            return Pulled(next_at=now - now % SCARCE_EVERY + SCARCE_EVERY)
         planned = _following(state, now, is_outstanding=is_outstanding)
         if not events.item.claim_pull(state.pull_at, *planned):
             return Pulled(next_at=now)

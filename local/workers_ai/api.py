@@ -147,9 +147,7 @@ class WorkersAI:
         behaviour = self._behaviour
         found = edge.route(method, path)
         kind = found.kind if isinstance(found, edge.Route) else "other"
-        is_free = (
-            isinstance(found, edge.Route) and found.is_of_messages and not behaviour.pulls_count
-        )
+        is_free = isinstance(found, edge.Route) and found.is_of_messages
         limit = 0 if is_free or "cf-worker" in given else behaviour.global_limit
         with self._lock:
             window = self._window(

@@ -196,7 +196,8 @@ class Behaviour:
     global_limit: int = _switch(
         1200,
         "documented",
-        "calls of a token within five minutes, then five minutes of 429/971; 0: no limit",
+        "calls of a token within five minutes, pulls and acknowledgements of Queues aside, then "
+        "five minutes of 429/971; 0: no limit",
     )
     model_limit: Mapping[str, int] = _switch(
         {}, "invented", "submits per minute by model (`*`: every model): 429/3021"
@@ -215,9 +216,6 @@ class Behaviour:
         (),
         "documented",
         "the only tokens that may edit Queues, others: 403/10000; empty: all of `tokens`",
-    )
-    pulls_count: bool = _switch(
-        True, "unknown", "pulls and acknowledgements count against `global_limit`"
     )
     subscriptions_per: Literal["any", "model", "source"] = _switch(
         "model",

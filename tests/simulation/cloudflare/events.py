@@ -64,7 +64,6 @@ class Events:
     repeated: float = 0.0
     takes_references: bool = True
     per: Literal["model", "source", "any"] = "model"
-    pulls_count: bool = True
     names: Literal["full", "without_cf", "short"] = "full"
     ids: Literal["req", "bare"] = "req"
     bodies: Literal["base64", "text", "object"] = "base64"
@@ -109,7 +108,6 @@ class Events:
             "foreign_events": self.foreign,
             "refuse_reference": [] if self.takes_references else ["*"],
             "subscriptions_per": self.per,
-            "pulls_count": self.pulls_count,
             "event_names": self.names,
             "event_ids": self.ids,
             "event_bodies": self.bodies,
@@ -154,7 +152,6 @@ FORMS: Mapping[str, tuple[object, ...]] = {
     "foreign": (0.0, 0.0, 0.5, 5.0),
     "repeated": (0.0, 0.0, 0.5),
     "per": ("model", "any"),
-    "pulls_count": (True, False),
     "names": ("full", "without_cf", "short"),
     "ids": ("req", "bare"),
     "bodies": ("base64", "text", "object"),

@@ -52,12 +52,8 @@ the last on the third.
 """
 FAST_CALLS = 200
 """Calls a minute from which on delays are judged: with fewer, answers wait for calls."""
-SCARCE_SECONDS = 12.0
-"""Calls are scarce while those of more seconds are used in advance.
-
-As when many batches are sent at once: then pulls
-leave calls to submits.
-"""
+SCARCE_SECONDS = 24.0
+"""Calls are scarce while those of more seconds are used in advance: then polls wait for theirs."""
 
 
 class EventLaws:

@@ -191,7 +191,7 @@ def test_answers_that_wait_long_are_found(age, waits, broken):
     assert given.judge() == broken
 
 
-@pytest.mark.parametrize(("scarce", "broken"), [(12.0, {laws.SOON}), (32.0, set())])
+@pytest.mark.parametrize(("scarce", "broken"), [(24.0, {laws.SOON}), (44.0, set())])
 def test_answers_that_wait_for_calls_are_not_judged(scarce, broken):
     given = Given(replace(SOUND, delay=0.5))
     filled_at = {"filled_at": {"N": str((given.kernel.now + scarce - 30.0) * 1000)}}

@@ -108,6 +108,17 @@ def test_bodies_come_in_each_form(form, body):
 # ── limits and faults ─────────────────────────────────────────────────────────────────────────────
 
 
+def test_pulls_and_acknowledgements_do_not_count_against_the_limit():
+    world = LocalApi(global_limit=4)
+    queue = LocalQueue(world)  # Two calls.
+    queue.push(1)
+    for _ in range(5):
+        queue.ack(*(message["lease_id"] for message in queue.messages()))
+    assert [queue.subscribe().status_code for _ in range(2)][-1] != 429
+    assert queue.subscribe().status_code == 429
+    assert queue.pull().is_success
+
+
 @pytest.mark.parametrize(
     ("method", "path", "expected"),
     [
