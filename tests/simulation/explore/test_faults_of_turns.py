@@ -12,10 +12,11 @@ import pytest
 
 from functions.poll import commands, dispatch, tick
 from functions.poll import visit as visit_job
+from functions.submit import handler
 from functions.submit import read as turn
 from functions.submit import stage as create_batches
 from local.workers_ai import Behaviour, Fault
-from shared.aws.queues import Queues, VisitMessage
+from shared.aws.queues import Queues, SplitMessage, VisitMessage
 from shared.ledger import jobs
 from shared.ledger.due import DueItems
 from shared.ledger.jobs import Jobs
@@ -100,6 +101,44 @@ def test_visits_in_the_queue_of_polls_shut_them_out(monkeypatch):
 
     assert shut_out["poll"] <= 5
     assert shut_out["visit"] > 300
+
+
+# ── turns and submits in one queue ────────────────────────────────────────────────────────────────
+
+
+def seconds_beside_turns():
+    """The longest until a small job is submitted, while ten uploads are read by turns of 55 s."""
+    with world_with() as world:
+        promises = Promises(Laws(world))
+        for number in range(10):
+            drop(world, f"large{number}.jsonl", 6)
+        world.run(60)
+        small = []
+        for number in range(5):
+            small.append(drop(world, f"small{number}.jsonl", 1).upload)
+            world.run(20)
+        world.run(60)
+        firsts = [promises.first_batch.get(f"JOB#{one.job_id}", inf) - one.at for one in small]
+        return max(firsts)
+
+
+def test_submits_in_the_queue_of_turns_wait_for_them(monkeypatch):
+    def slowly(one):
+        if one.services.ledger.last_batch(one.job.job_id):
+            one.services.sleep(55.0)
+        create_batches.split(one)
+
+    monkeypatch.setattr(handler, "split", slowly)
+    monkeypatch.setattr(turn, "TURN_SECONDS", 0.0)
+    assert seconds_beside_turns() < 5
+    real = Queues._url
+    monkeypatch.setattr(
+        Queues,
+        "_url",
+        lambda self, one: self.submit_url if isinstance(one, SplitMessage) else real(self, one),
+    )
+
+    assert seconds_beside_turns() > 40
 
 
 # ── an upload beside many open jobs ───────────────────────────────────────────────────────────────
