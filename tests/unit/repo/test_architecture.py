@@ -165,6 +165,72 @@ def test_core_imports_only_itself_and_msgspec():
     assert breaches(rule, CORE) == {}
 
 
+def drawing():
+    """The rooms of the drawing by their short names, its groups, and its arrows."""
+    page = (ROOT / "docs/architecture.md").read_text("utf-8")
+    (drawn,) = re.findall(r"```mermaid\nflowchart TD\n(.*?)```", page, re.DOTALL)
+    paths = {
+        name: re.split(r"<br>|\.py", label)[0]
+        for name, label in re.findall(r'(\w+)\["([^"]+)"\]', drawn)
+    }
+    groups, group = {}, None
+    for line in re.sub(r"\[[^]]*\]", "", drawn).splitlines():
+        if line.strip() == "end" or line.startswith("  subgraph "):
+            group = line.partition("subgraph ")[2]
+        elif group:
+            groups.setdefault(group, set()).update(re.findall(r"\w+", line))
+    arrows = re.findall(r"(\w+)(?:\[[^]]*\])? --> (\w+)", drawn)
+    rooms = {name: paths.get(name, name) for within in groups.values() for name in within}
+    return rooms, groups, arrows
+
+
+def test_rooms_are_drawn_as_they_are_imported():
+    """Each arrow of the drawing is an import, and each import between rooms is an arrow."""
+    rooms, groups, arrows = drawing()
+    ends = {room: {room} for room in rooms} | groups
+    folders = ("functions", "shared", "dropbatch", "tools", "local", "bench", "simulation")
+
+    def room_of(module):
+        within = [name for name, path in rooms.items() if is_in(module, path.replace("/", "."))]
+        return max(within, key=lambda name: len(rooms[name]), default=None)
+
+    def group_of(room, module):
+        of_room = (group for group, within in groups.items() if room in within)
+        return next(of_room, module.partition(".")[0])
+
+    def is_covered(arrow, room, module):
+        inside = ends[arrow]
+        return room in inside or (arrow in groups and group_of(room, module) == arrow)
+
+    known = {
+        (name_of(path), one)
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        for one in imports_of(path, types=False)
+        if one.partition(".")[0] in folders
+    }
+    met, missing = {arrow: set() for arrow in arrows}, []
+    for module, other in known:
+        room, wanted = room_of(module), room_of(other)
+        is_inside = group_of(room, module) == group_of(wanted, other)
+        if room == wanted or (is_inside and None in (room, wanted)):
+            continue
+        drawn = [
+            (one, to)
+            for one, to in arrows
+            if is_covered(one, room, module) and is_covered(to, wanted, other)
+        ]
+        missing += [] if drawn else [(module, other)]
+        for arrow in drawn:
+            met[arrow].add((room, wanted))
+
+    assert missing == []
+    assert [arrow for arrow, found in met.items() if not found] == []
+    for arrow, found in met.items():  # What is drawn for a group holds for two of its rooms.
+        for end, name in enumerate(arrow):
+            assert name not in groups or len({pair[end] for pair in found}) > 1, arrow
+
+
 def test_functions_and_shared_import_core_alone():
     def rule(name, path):
         known = imports_of(path, types=False)

@@ -59,6 +59,6 @@ def test_docstrings_of_ledger_say_what_laws_allow(name):
 
 def test_page_explains_every_state(name):
     page = (ROOT / "docs/architecture.md").read_text()
-    (row,) = re.findall(rf"^\| state of a {name} \| (.*) \|$", page, re.MULTILINE)
+    (row,) = re.findall(rf"^- \*state of a {name}\*: (.*)$", page, re.MULTILINE)
 
     assert sorted(re.findall(r"`(\w+)`", row)) == sorted(MACHINES[name][1])
