@@ -128,7 +128,7 @@ def retry(
 @as_json
 @pass_context
 def report(context: Context, *, job: str, open_: bool, output: Path | None) -> None:
-    """Show a finished job on one page: how it ended, batches over time, failures by group."""
+    """Show a finished job on one page: how it ended, failures by group."""
     found = context.client.job(job)
     path = output or Path(f"{found.id}.html")
     made = page(found)

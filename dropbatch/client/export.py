@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dropbatch.client.arrow import record_batches, vector_column, width_of
+from dropbatch.client.arrow import record_batches, vector_column
 from dropbatch.client.download import (
     EXPORTS,
     Downloaded,
-    blocks_of,
     blocks_of_file,
     check_kinds,
     download,
@@ -54,11 +53,6 @@ class Exported:
     renamed: int = 0
 
 
-def _require_vectors(*, has_vectors: bool) -> None:
-    if not has_vectors:
-        raise UsageError("vectorize: the job's answers are no embeddings. Choose parquet or csv.")
-
-
 def export(
     kind: str,
     files: ResultFiles,
@@ -73,7 +67,10 @@ def export(
     partial = path.with_name(f"{path.name}.part")
     try:
         if kind == VECTORIZE:
-            _require_vectors(has_vectors=vector_column(batches.schema) is not None)
+            if vector_column(batches.schema) is None:
+                raise UsageError(
+                    "vectorize: the job's answers are no embeddings. Choose parquet or csv."
+                )
             written = _write_vectorize(batches, partial, manifest)
         else:
             written = {"records": _WRITERS[kind](batches, partial)}
@@ -99,7 +96,7 @@ def _write_csv(batches: Any, path: Path) -> int:
     kinds = [(one.name, pa.string() if one.name == vectors else one.type) for one in batches.schema]
     schema = pa.schema(kinds)
     with csv.CSVWriter(str(path), schema) as writer:
-        return _each(batches, lambda batch: writer.write_batch(_as_text(pa, batch, schema)))
+        return _each(batches, lambda batch: writer.write_batch(_as_text(batch, schema)))
 
 
 def _each(batches: Any, write: Callable[[Any], None]) -> int:
@@ -113,38 +110,24 @@ def _each(batches: Any, write: Callable[[Any], None]) -> int:
 _WRITERS = {"parquet": _write_parquet, "csv": _write_csv}
 
 
-def _as_text(pa: Any, batch: Any, schema: Any) -> Any:
+def _as_text(batch: Any, schema: Any) -> Any:
     vectors = vector_column(batch.schema)
     if vectors is None:
         return batch
-    texts = _vector_texts(batch)
     at = batch.schema.names.index(vectors)
-    return pa.RecordBatch.from_arrays(
-        [*batch.columns[:at], texts, *batch.columns[at + 1 :]], schema=schema
-    )
+    columns = [*batch.columns[:at], _vector_texts(batch), *batch.columns[at + 1 :]]
+    return pyarrow().RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _vector_texts(batch: Any) -> Any:
     """The embeddings as JSON arrays, each number with as few digits as a float32 needs."""
     pa = pyarrow()
     column = batch.column(vector_column(batch.schema))
-    vectors, width = column.drop_null(), column.type.list_size
-    numbers = vectors.flatten().cast(pa.string())
-    lists = pa.ListArray.from_arrays(
-        pa.array(range(0, len(numbers) + 1, width), pa.int32()), numbers
-    )
-    joined = pa.compute.binary_join(lists, ",")
+    numbers = column.values.cast(pa.string())
+    ends = pa.array(range(0, len(numbers) + 1, column.type.list_size), pa.int32())
+    joined = pa.compute.binary_join(pa.ListArray.from_arrays(ends, numbers), ",")
     texts = pa.compute.binary_join_element_wise("[", joined, "]", "")
-    return texts if not column.null_count else _with_gaps(pa, texts, column)
-
-
-def _with_gaps(pa: Any, vectors: Any, found: Any) -> Any:
-    """The vectors, with null for each record that has none."""
-    if not found.null_count:
-        return vectors
-    present = found.is_valid()
-    positions = pa.compute.subtract(pa.compute.cumulative_sum(present.cast(pa.int64())), 1)
-    return vectors.take(pa.compute.if_else(present, positions, None))
+    return pa.compute.if_else(column.is_valid(), texts, None)
 
 
 def _write_vectorize(batches: Any, path: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
@@ -219,9 +202,6 @@ def deliver(
     check_kinds(exports)
     if exports:
         pyarrow()
-    if VECTORIZE in exports and not merged:
-        found = files_of(job.manifest(), lambda entry: blocks_of(job, entry))
-        _require_vectors(has_vectors=bool(width_of(found)))
     beside = [EXPORTS[kind] for kind in exports]
     files = download(
         job, folder, progress, beside=beside, merged=merged, force=force, manifest=manifest

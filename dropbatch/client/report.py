@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from html import escape
 from importlib.resources import files
-from itertools import accumulate, islice
 from typing import Any
 
 import msgspec
@@ -24,10 +21,9 @@ from dropbatch.client.job import Job
 from dropbatch.client.records import lines_of
 from dropbatch.core.formats.base import NULL, begins, compact
 
-MAX_ERRORS_BYTES, MAX_BATCHES = 16_000_000, 20_000  # What is read of a larger job.
+MAX_ERRORS_BYTES = 16_000_000  # What is read of a larger job.
 MAX_GROUPS, MAX_EXAMPLES, MAX_LINES = 50, 3, 8
 MAX_EXAMPLE_CHARACTERS, MAX_GROUP_CHARACTERS = 300, 500
-STEPS, WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 120, 760, 220, 60, 28, 34
 
 STYLE = files("dropbatch.client").joinpath("report.css").read_text().strip()
 _HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
@@ -41,13 +37,8 @@ def report(job: Job) -> bytes:
         NotFound: the job is not over.
     """
     manifest = job.manifest()
-    named = {file["kind"]: file for file in manifest["files"]}
-    batches: Iterable[dict[str, Any]] = manifest["batches"]
-    if listed := named.get("batches"):
-        batches = map(msgspec.json.decode, lines_of(blocks_of(job, listed)))
-    errors = named.get("errors")
-    failures = failures_in(blocks_of(job, errors) if errors else ())
-    return job_page(manifest, batches, failures)
+    errors = next((file for file in manifest["files"] if file["kind"] == "errors"), None)
+    return job_page(manifest, failures_in(blocks_of(job, errors) if errors else ()))
 
 
 class _Error(msgspec.Struct):
@@ -124,65 +115,15 @@ def _example(request: msgspec.Raw) -> str:
     return text if len(text) <= MAX_EXAMPLE_CHARACTERS else f"{text[:MAX_EXAMPLE_CHARACTERS]}…"
 
 
-def _chart(manifest: dict[str, Any], batches: Sequence[dict[str, Any]]) -> list[str]:
-    sent = [_seconds(one["submitted_at"]) for one in batches if one["submitted_at"]]
-    answered = [one for one in batches if one["submitted_at"] and one["completed_at"]]
-    if not sent:
-        return []
-    collected = [_seconds(one["completed_at"]) for one in answered]
-    body = ["<h2>Batches over time</h2>", _timeline(manifest, sent, collected)]
-    if len(batches) == MAX_BATCHES:
-        body.append('<p class="soft">Only the first batches are shown.</p>')
-    return body
-
-
-def _seconds(at: str) -> float:
-    return datetime.fromisoformat(at).timestamp()
-
-
-def _timeline(manifest: dict[str, Any], sent: list[float], collected: list[float]) -> str:
-    begin, end, floor = manifest["created_at"], manifest["completed_at"], HEIGHT - BOTTOM
-    start, length = _seconds(begin), max(_seconds(end) - _seconds(begin), 1e-9)
-    said = f"Batches over time, from {begin} to {end}: {len(sent)} submitted."
-    shapes = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(said)}">',
-        f'<line class="axis" x1="{LEFT}" x2="{WIDTH}" y1="{floor}" y2="{floor}"/>',
-        f'<text x="{LEFT - 6}" y="{TOP + 8}" text-anchor="end">{len(sent):,}</text>',
-        f'<text x="{LEFT - 6}" y="{floor}" text-anchor="end">0</text>',
-        f'<text x="{LEFT}" y="{HEIGHT - 8}">{escape(_time(begin))}</text>',
-        f'<text x="{WIDTH}" y="{HEIGHT - 8}" text-anchor="end">{escape(_time(end))}</text>',
-    ]
-    for index, (name, times) in enumerate((("submitted", sent), ("collected", collected))):
-        steps = (int((at - start) / length * STEPS) for at in times)
-        added = Counter(min(max(step, 0), STEPS - 1) for step in steps)
-        sums = accumulate((added[step] for step in range(STEPS)), initial=0)
-        points = " ".join(
-            f"{LEFT + (WIDTH - LEFT) * step / STEPS:.1f},"
-            f"{floor - (floor - TOP) * value / len(sent):.1f}"
-            for step, value in enumerate(sums)
-        )
-        x = LEFT + 12 + 220 * index
-        shapes += [
-            f'<polyline class="l{index}" points="{points}"/>',
-            f'<line class="l{index}" x1="{x}" x2="{x + 24}" y1="20" y2="20"/>',
-            f'<text x="{x + 30}" y="24">{name}</text>',
-        ]
-    return f"{''.join(shapes)}</svg>"
-
-
-def job_page(
-    manifest: dict[str, Any], batches: Iterable[dict[str, Any]], failures: Failures
-) -> bytes:
-    """The page of a manifest, its batches and its failures."""
+def job_page(manifest: dict[str, Any], failures: Failures) -> bytes:
+    """The page of a manifest and its failures."""
     path = manifest["source"]["key"].removeprefix("inbox/")
     ran = f"{_time(manifest['created_at'])} to {_time(manifest['completed_at'])} UTC"
-    shown = list(islice(batches, MAX_BATCHES))
     body = [
         f"<h1>{escape(path)}</h1>",
         f'<p class="soft">Job <code>{escape(manifest["job_id"])}</code>, {escape(ran)}</p>',
         f"<p>{_sentence(manifest)}</p>",
         *_facts(manifest),
-        *_chart(manifest, shown),
         *_failures(failures, manifest["counts"]["failed"]),
         *(f"<p>{escape(line)}.</p>" for line in billed_again(manifest)),
     ]

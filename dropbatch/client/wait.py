@@ -81,6 +81,19 @@ def each_over(
         raise Interrupted(f"\nInterrupted. {_continue(jobs)} {go_on}".rstrip()) from None
 
 
+@dataclass
+class Unfinished:
+    """A job that is not over, as it is shown: what was read of it, and when it was last there."""
+
+    job: Job
+    name: str
+    seen: float
+    status: dict[str, Any] | None = None
+    error: Error | None = None
+    exists: bool = False
+    may_be_over: bool = False
+
+
 class Watch:
     """Jobs of one stack until all are over.
 
@@ -90,95 +103,76 @@ class Watch:
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self.unfinished = {job.folder: job for job in jobs}
+        self.is_many = self._lists = len(jobs) > FEW_JOBS
+        self._now = self._grew = time.monotonic()
+        self.unfinished = {
+            job.folder: Unfinished(job, job.path if self.is_many else job.id, self._now)
+            for job in jobs
+        }
         self._stack: Any = jobs[0].stack if jobs else None
-        self.is_many = len(jobs) > FEW_JOBS
-        self._lists = self.is_many
-        self._statuses: dict[str, dict[str, Any]] = {}
-        self._etags: dict[str, str] = {}
-        self._seen = dict.fromkeys(self.unfinished, time.monotonic())
-        self._exist = set[str]()
-        self._broken: dict[str, Error] = {}
-        self._grew = time.monotonic()
+        self._shown: dict[str, dict[str, Any]] = {}
         if not self.is_many:
-            first = {job.folder: "uploaded" if job.uploaded else "splitting" for job in jobs}
-            self._statuses = {folder: {"state": state} for folder, state in first.items()}
-        self._names = {job.folder: job.path if self.is_many else job.id for job in jobs}
+            first = {job.id: "uploaded" if job.uploaded else "splitting" for job in jobs}
+            self._shown = {name: {"state": state} for name, state in first.items()}
 
     def shown(self, waiting: dict[str, str] | None) -> dict[str, dict[str, Any]]:
         """The statuses of the jobs that are shown, by name; `waiting` is what few wait for."""
-        more = {"waiting_for": waiting} if waiting and not self.is_many else {}
-        return {
-            self._names[folder]: status | (more if folder in self.unfinished else {})
-            for folder, status in self._statuses.items()
-        }
+        if self.is_many or not waiting:
+            return self._shown
+        late = {one.name: {"waiting_for": waiting} for one in self.unfinished.values()}
+        return {name: status | late.get(name, {}) for name, status in self._shown.items()}
 
     def look(self) -> Iterator[tuple[Job, Found]]:
         """Look once; yield each job that is over now with its manifest, or why it has none."""
-        exist, over = self._listed() if self._lists else self._read()
-        if exist - self._exist:
-            self._grew = time.monotonic()
-        self._exist |= exist
-        self._seen |= dict.fromkeys(exist, time.monotonic())
-        self.unfinished |= {
-            folder: replace(self.unfinished[folder], uploaded=None) for folder in exist
-        }
-        yield from self._ended(over)
-        yield from self._missing(exist)
+        self._now = time.monotonic()
+        for one in self.unfinished.values():
+            one.exists = one.may_be_over = False
+        if self._lists:
+            self._list()
+        self._read(self._running() if self._lists else list(self.unfinished))
+        named = self._running() if self.is_many else self.unfinished
+        found = {self.unfinished[one].name: self.unfinished[one].status for one in named}
+        self._shown = {} if self.is_many else self._shown
+        self._shown |= {name: status for name, status in found.items() if status}
+        yield from self._ended()
+        yield from self._missing()
 
-    def _read(self) -> tuple[set[str], set[str]]:
-        """Folders with a status, and those that may have a manifest. Reads each job's status."""
-        exist, over = set[str](), set[str]()
-        for folder, status in self._read_files("status.json", self.unfinished):
-            if status is not None:
-                exist.add(folder)
-            self._note(folder, status)
+    def _running(self) -> list[str]:
+        """The folders of the first jobs that exist and are not known to be over."""
+        running = [one for one in self.unfinished.values() if one.exists and not one.may_be_over]
+        ordered = sorted(running, key=lambda one: one.job.id)
+        return [one.job.folder for one in ordered[:SHOWN_JOBS]]
+
+    def _read(self, folders: Iterable[str]) -> None:
+        for folder, status in self._read_files("status.json", folders):
+            one = self.unfinished[folder]
+            one.error = status if isinstance(status, Error) else None
             # The last status.json is written moments after the manifest.
-            if not isinstance(status, dict) or _may_be_over(status):
-                over.add(folder)
-        if self.is_many:
-            self._show_only(sorted(exist, key=lambda one: self.unfinished[one].id)[:SHOWN_JOBS])
-        return exist, over
+            one.may_be_over = not isinstance(status, dict) or _may_be_over(status)
+            if isinstance(status, dict):
+                one.status = status
+                self._found(one)
 
-    def _listed(self) -> tuple[set[str], set[str]]:
-        """The same by a listing; reads the progress of some."""
-        over, etags, pages = set[str](), dict[str, str](), 0
-        first, last = min(self.unfinished), max(self.unfinished)
+    def _list(self) -> None:
+        """Note which jobs have a status, and which a manifest, by a listing."""
+        pages, first, last = 0, min(self.unfinished), max(self.unfinished)
         prefix = common_prefix(first, last).rpartition("/")[0] + "/"
         for page in pages_of(self._stack, prefix, first):
             pages += 1
             for entry in page:
                 place, _, name = entry["Key"].rpartition("/")
-                folder = f"{place}/"
-                if folder in self.unfinished and name == "manifest.json":
-                    over.add(folder)
-                elif folder in self.unfinished and name == "status.json":
-                    etags[folder] = entry["ETag"]
+                one = self.unfinished.get(f"{place}/")
+                if one and name in {"status.json", "manifest.json"}:
+                    one.may_be_over |= name == "manifest.json"
+                    self._found(one)
             if page and page[-1]["Key"] > f"{last}\uffff":
                 break
         self._lists = pages <= max(MIN_PAGES, len(self.unfinished))
-        unfinished = sorted(etags.keys() - over, key=lambda one: self.unfinished[one].id)
-        self._show_only(unfinished[:SHOWN_JOBS])
-        changed = [one for one in unfinished[:SHOWN_JOBS] if self._etags.get(one) != etags[one]]
-        for folder, status in self._read_files("status.json", changed):
-            self._note(folder, status)
-            self._etags[folder] = etags[folder]
-        # A job in a final state has a manifest, unless it was deleted.
-        final = {one for one in unfinished if self._state_of(one) in FINAL_JOB_STATES}
-        return over | etags.keys(), over | final | self._broken.keys()
 
-    def _note(self, folder: str, status: Found | None) -> None:
-        if isinstance(status, dict):
-            self._statuses[folder] = status
-        elif status:
-            self._broken[folder] = status
-
-    def _show_only(self, folders: Iterable[str]) -> None:
-        kept = set(folders)
-        self._statuses = {one: status for one, status in self._statuses.items() if one in kept}
-
-    def _state_of(self, folder: str) -> str:
-        return str(self._statuses.get(folder, {}).get("state"))
+    def _found(self, one: Unfinished) -> None:
+        if one.job.uploaded:  # Jobs are created one after another: others may still come.
+            self._grew = self._now
+        one.exists, one.seen, one.job = True, self._now, replace(one.job, uploaded=None)
 
     def _read_files(self, name: str, folders: Iterable[str]) -> Iterator[tuple[str, Found | None]]:
         def read(folder: str) -> Found | None:
@@ -186,71 +180,65 @@ class Watch:
 
         return at_once(read, list(folders))
 
-    def _ended(self, folders: set[str]) -> Iterator[tuple[Job, Found]]:
-        for folder, found in self._read_files("manifest.json", folders):
-            if found is not None:
-                yield self._over(folder, found)
-            elif error := self._broken.pop(folder, None):
-                yield self._over(folder, error)
-            elif self._state_of(folder) in FINAL_JOB_STATES:
-                yield self._over(folder, _deleted(self.unfinished[folder]))
+    def _ended(self) -> Iterator[tuple[Job, Found]]:
+        folders = [folder for folder, one in self.unfinished.items() if one.may_be_over]
+        for folder, manifest in self._read_files("manifest.json", folders):
+            one = self.unfinished[folder]
+            found = manifest or one.error
+            if found is None and (one.status or {}).get("state") in FINAL_JOB_STATES:
+                found = _deleted(one.job)
+            if found is None:
+                continue
+            if isinstance(found, dict) and not self.is_many:
+                over = {"state": found["state"], "counts": found["counts"], "fraction_done": 1.0}
+                self._shown[one.name] |= over | {"waiting_for": None, "pending": None}
+            yield self.unfinished.pop(folder).job, found
 
-    def _over(self, folder: str, found: Found) -> tuple[Job, Found]:
-        if self.is_many:
-            self._statuses.pop(folder, None)
-        elif isinstance(found, dict):
-            over = {"state": found["state"], "counts": found["counts"], "fraction_done": 1.0}
-            self._statuses[folder] |= over | {"waiting_for": None, "pending": None}
-        return self.unfinished.pop(folder), found
-
-    def _missing(self, exist: set[str]) -> Iterator[tuple[Job, Error]]:
+    def _missing(self) -> Iterator[tuple[Job, Error]]:
         """Look for jobs without files: another upload may have the id, or they are deleted."""
-        now = time.monotonic()
         absent = [
             folder
-            for folder, job in self.unfinished.items()
-            if folder not in exist and (not self.is_many or now > self._patience(folder, job))
+            for folder, one in self.unfinished.items()
+            if not one.exists and (not self.is_many or self._is_late(one))
         ]
-        for folder, found in at_once(lambda one: self._resolved(one, now), absent):
+        for folder, found in at_once(lambda one: self._resolved(self.unfinished[one]), absent):
+            one = self.unfinished[folder]
             if isinstance(found, Error):
-                self._statuses.pop(folder, None)
-                yield self.unfinished.pop(folder), found
+                del self.unfinished[folder]
+                self._shown.pop(one.name, None)
+                yield one.job, found
             elif found and found.folder != folder:
-                self._replace(folder, found)
+                del self.unfinished[folder]
+                name = one.name if self.is_many else found.id
+                self._grew = self._now
+                self.unfinished[found.folder] = Unfinished(found, name, self._now)
+                self._shown[name] = self._shown.pop(one.name, {"state": "uploaded"})
 
-    def _patience(self, folder: str, job: Job) -> float:
-        return self._grew + JOB_SECONDS if job.uploaded else self._seen[folder] + GONE_SECONDS
+    def _is_late(self, one: Unfinished) -> bool:
+        since = self._grew + JOB_SECONDS if one.job.uploaded else one.seen + GONE_SECONDS
+        return self._now >= since
 
-    def _resolved(self, folder: str, now: float) -> Job | Error | None:
+    def _resolved(self, one: Unfinished) -> Job | Error | None:
         """The job if it exists or may come, or why it is given up."""
-        job = self.unfinished[folder]
-        is_late = now >= self._patience(folder, job)
-        if job.uploaded is None:
-            return _deleted(job) if is_late else None
-        found = _tried(job.resolved)
+        is_late = self._is_late(one)
+        if one.job.uploaded is None:
+            return _deleted(one.job) if is_late else None
+        found = _tried(one.job.resolved)
         if isinstance(found, Error) or found.uploaded is None:
             return found
         notice = _tried(found.notice)
         if isinstance(notice, Error):
             return notice
         if notice and (notice["error"] or is_late):
-            return no_job(job.path, notice)
+            return no_job(one.job.path, notice)
         if notice and not self.is_many:
-            self._statuses[folder] = notice
+            self._shown[one.name] = notice
         if not is_late:
             return found
         return NotFound(
-            f"{job.path} has no job after {JOB_SECONDS:.0f} seconds. `dropbatch doctor` looks for "
-            "the cause."
+            f"{one.job.path} has no job after {JOB_SECONDS:.0f} seconds. `dropbatch doctor` looks "
+            "for the cause."
         )
-
-    def _replace(self, folder: str, job: Job) -> None:
-        del self.unfinished[folder]
-        self.unfinished[job.folder] = job
-        self._names[job.folder] = self._names[folder] if self.is_many else job.id
-        self._seen[job.folder] = self._grew = time.monotonic()
-        if status := self._statuses.pop(folder, None):
-            self._statuses[job.folder] = status
 
 
 def _tried(read: Callable[[], Out]) -> Out | Error:

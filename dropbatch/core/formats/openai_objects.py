@@ -82,40 +82,9 @@ def _chat_choice(name: str, index: int, choice: Members) -> dict[str, Any]:
     message |= {name: raw for name, raw in members.items() if name not in _MESSAGE_MEMBERS}
     rest = {name: raw for name, raw in choice.items() if name not in _CHOICE_MEMBERS}
     logprobs = choice.get("logprobs", NULL)
+    has_tokens = begins(object_of(logprobs).get("content", NULL), b"[")
     finish = _finish(finish_of(choice.get("finish_reason", NULL)), calls)
-    return (
-        _choice(
-            index, finish, message=message, logprobs=logprobs if _is_logprobs(logprobs) else None
-        )
-        | rest
-    )
-
-
-class _Top(msgspec.Struct):
-    token: str
-    logprob: float
-    bytes: list[int] | None = None
-
-
-class _Token(_Top):
-    top_logprobs: list[_Top] = []
-
-
-class _Logprobs(msgspec.Struct):
-    content: list[_Token] | None = None
-    refusal: list[_Token] | None = None
-
-
-_decode_logprobs = msgspec.json.Decoder(_Logprobs).decode
-
-
-def _is_logprobs(raw: Json) -> bool:
-    """Whether these are the probabilities that OpenAI's types describe."""
-    try:
-        _decode_logprobs(raw)
-    except UNDECODABLE:
-        return False
-    return True
+    return _choice(index, finish, message=message, logprobs=logprobs if has_tokens else None) | rest
 
 
 _CHOICE_MEMBERS = frozenset({"index", "message", "finish_reason", "logprobs"})

@@ -159,7 +159,6 @@ def test_report_is_made_on_this_machine(command, finished, tmp_path):
     said = page.read_text()
     assert "3 records for <code>@cf/meta/m2m100-1.2b</code>, 2 answered, 1 failed." in said
     assert "<pre>nonsense</pre>" in said
-    assert "Batches over time" in said
     assert not any(key.endswith(".html") for key in command.world.objects())
 
 

@@ -1,6 +1,5 @@
 """The report page: what it says of each kind of job, and that text from outside stays text."""
 
-import re
 from html.parser import HTMLParser
 
 import msgspec
@@ -49,18 +48,6 @@ def failed(line=1, code="rejected", message="AiError: bad", request=None):
 
 def failures(*lines):
     return failures_in([b"\n".join(lines)])
-
-
-def batch(submitted="2026-11-21T09:31:00Z", completed="2026-11-21T09:33:00Z", **changes):
-    return {
-        "number": "00000000",
-        "requests": 500,
-        "request_id": "abc",
-        "submitted_at": submitted,
-        "completed_at": completed,
-        "unknowable_submits": 0,
-        **changes,
-    }
 
 
 class Elements(HTMLParser):
@@ -114,7 +101,7 @@ def shown(page):
     ],
 )
 def test_every_kind_of_end_is_described(changes, says):
-    assert says in shown(job_page(manifest(**changes), [], Failures()))
+    assert says in shown(job_page(manifest(**changes), Failures()))
 
 
 def test_text_from_outside_stays_text():
@@ -127,14 +114,14 @@ def test_text_from_outside_stays_text():
         cost={"amount": SCRIPT, "priced_at": SCRIPT, "estimated": False},
     )
     groups = failures(failed(1, SCRIPT, SCRIPT, SCRIPT), failed(2, "x", "y", {SCRIPT: SCRIPT}))
-    page = job_page(hostile, [batch()], groups)
+    page = job_page(hostile, groups)
 
     assert "script" not in read(page).tags
     assert page.count(b"&lt;script&gt;") >= 9
 
 
 def test_nothing_is_fetched_and_nothing_runs():
-    elements = read(job_page(manifest(), [batch()], failures(failed())))
+    elements = read(job_page(manifest(), failures(failed())))
 
     assert not {"script", "link", "img", "iframe", "object"} & set(elements.tags)
     assert not [
@@ -167,39 +154,17 @@ def test_ever_new_messages_do_not_grow_page():
 
     assert len(found.groups) == MAX_GROUPS
     assert found.others == 5_000 - MAX_GROUPS
-    page = job_page(
-        manifest(counts={"total": 5_000, "succeeded": 0, "failed": 5_000}), [batch()], found
-    )
+    page = job_page(manifest(counts={"total": 5_000, "succeeded": 0, "failed": 5_000}), found)
     assert len(page) < 100_000
     assert f"{found.others:,} failures of other kinds" in shown(page)
 
 
 def test_truncated_errors_are_reported():
     found = failures_in([failed(1) + b"\n", failed(2)], most=1)
-    page = job_page(manifest(counts={"total": 9, "succeeded": 0, "failed": 9}), [batch()], found)
+    page = job_page(manifest(counts={"total": 9, "succeeded": 0, "failed": 9}), found)
 
     assert sum(group.records for group in found.groups.values()) == 1
     assert "Grouped from the first 1 of 9 failures" in shown(page)
-
-
-def test_charts_show_every_batch():
-    """Clocks differ: nothing is beyond the chart, and a batch without an answer is in one curve."""
-    batches = [batch(), batch(None, None), batch("2026-11-21T09:29:00Z", "2026-11-21T09:59:00Z")]
-    batches.append(batch(completed=None))
-
-    page = job_page(manifest(), batches, Failures()).decode()
-
-    assert "Batches over time, from 2026-11-21T09:30:00Z to 2026-11-21T09:40:00Z: 3 " in page
-    curves = [re.findall(r"[\d.]+,([\d.]+)", one) for one in re.findall(r'points="(.*?)"', page)]
-    assert [len(curve) for curve in curves] == [121, 121]
-    assert [curve[-1] for curve in curves] == ["34.0", "86.7"]
-
-
-def test_page_is_bounded_for_any_number_of_batches():
-    page = job_page(manifest(), (batch() for _ in range(30_000)), Failures())
-
-    assert b"Only the first batches are shown." in page
-    assert len(page) < 100_000
 
 
 @pytest.mark.parametrize(
@@ -220,6 +185,6 @@ def test_page_is_bounded_for_any_number_of_batches():
     ],
 )
 def test_what_may_be_billed_again_has_a_line(changes, line):
-    said = shown(job_page(manifest(**changes), [], Failures()))
+    said = shown(job_page(manifest(**changes), Failures()))
 
     assert line in said
