@@ -72,14 +72,12 @@ _HINTS: dict[type[Error], str] = {
     IdUnknown: "`dropbatch ls` lists them",
 }
 """What the command line has for an error, beside the library's words."""
-_FROM_BEST = (Exit.DONE, Exit.SOME_FAILED, Exit.JOB_FAILED)
+_FROM_BEST = sorted(Exit, key=lambda code: 0.5 if code is Exit.SOME_FAILED else code)
 
 
 def worst(*codes: Exit) -> Exit:
     """The code of a command of whose jobs each has one."""
-    return max(
-        codes, key=lambda one: _FROM_BEST.index(one) if one in _FROM_BEST else len(_FROM_BEST) + one
-    )
+    return max(codes, key=_FROM_BEST.index)
 
 
 def exit_of(error: Error) -> Exit:

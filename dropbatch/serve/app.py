@@ -27,12 +27,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dropbatch.client.stack import Stack
+from dropbatch.core.formats.openai import BATCH_ENDPOINTS
 from dropbatch.core.models import catalog
 from dropbatch.errors import Error, UsageError
 from dropbatch.serve import objects
 from dropbatch.serve.batches import Batches, NewBatch
 from dropbatch.serve.files import MAX_FILE_BYTES, Files
-from dropbatch.serve.objects import ApiError, of_library, wrong
+from dropbatch.serve.objects import ApiError, model_object, no_such, of_library, wrong
 from dropbatch.serve.results import Results
 from dropbatch.serve.store import Store
 
@@ -53,15 +54,16 @@ CALL_THREADS, TRANSFER_THREADS = 32, 32
 PREFIXES = ("/v1", "/openai", "/openai/v1")
 """What paths begin with: OpenAI's, and Azure's two."""
 HEALTH = "/health"
-RESENT_SECONDS = 1_800.0
-"""Seconds in which an SDK sends a request again that does not say how long it waits."""
-MAX_BACK_OFF_SECONDS = 120.0
-"""The longest wait of an SDK before it sends a request again, which a proxy may ask for."""
+SINGLE_CALLS = tuple(one.removeprefix("/v1") for one in BATCH_ENDPOINTS)
+BATCHES_ONLY = (
+    "This server takes batches only. Write such requests in a file, upload it (POST /v1/files) and "
+    "POST /v1/batches; for single calls, use Cloudflare's own "
+    "https://api.cloudflare.com/client/v4/accounts/<account id>/ai/v1 as base URL."
+)
 MAX_HEADER_BYTES = 64 << 10
 BACKLOG = 512
 SHUTDOWN_SECONDS = 1
 """Seconds that answers under way are given when the server is stopped."""
-_RETRIES, _WAIT = re.compile(r"[0-9]{1,4}"), re.compile(r"[0-9]{1,6}(\.[0-9]{1,9})?")
 _LIMIT = re.compile(r"[0-9]{1,9}")
 _LOOPBACK = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d+)?")
 _WORDS = {"", "v1", "openai", "files", "batches", "content", "cancel", "models", "health"}
@@ -122,6 +124,7 @@ def _make_app(stack: Stack, key: str, model: str) -> Starlette:
         ("/batches/{id}", api.of_batch(api.batches.retrieve), "GET"),
         ("/batches/{id}/cancel", api.of_batch(api.batches.cancel), "POST"),
         ("/models", api.list_models, "GET"),
+        ("/models/{id:path}", api.retrieve_model, "GET"),
     )
     routes = [
         Route(prefix + path, call, methods=[method])
@@ -281,9 +284,9 @@ class _Api:
             asked = msgspec.json.decode(body, type=NewBatch)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ApiError(400, f"The body must be a JSON object: {error}") from error
-        within = _resent_within(request)
-        made = await self._transfer(lambda: self.batches.create(asked, resent_within=within))
-        return _answer(made)
+        # OpenAI's SDKs count how often they have sent a request.
+        again = request.headers.get("x-stainless-retry-count", "0") != "0"
+        return _answer(await self._transfer(partial(self.batches.create, asked, again=again)))
 
     async def list_batches(self, request: Request) -> Response:
         page = _page(request, DEFAULT_BATCHES, MAX_BATCHES)
@@ -297,12 +300,14 @@ class _Api:
         return answer
 
     async def list_models(self, _: Request) -> Response:
-        found = [
-            {"id": model.id, "object": "model", "created": 0, "owned_by": model.id.split("/")[1]}
-            for model in catalog().models
-            if model.batch
-        ]
+        found = [model_object(model.id) for model in catalog().models if model.batch]
         return _answer({"object": "list", "data": found})
+
+    async def retrieve_model(self, request: Request) -> Response:
+        model = catalog().find(request.path_params["id"])
+        if not model.batch:
+            raise no_such("Model", request.path_params["id"], "model")
+        return _answer(model_object(model.id))
 
 
 async def _body(request: Request, most: int) -> AsyncGenerator[bytes]:
@@ -335,21 +340,6 @@ def _page(request: Request, default: int, most: int) -> tuple[str, int]:
     return request.query_params.get("after", ""), int(given)
 
 
-def _resent_within(request: Request) -> float:
-    """Seconds before now in which OpenAI's SDK may have sent this request already; 0 if it did not.
-
-    The SDKs count the times, and most say how long they wait for an answer.
-    """
-    retries = request.headers.get("x-stainless-retry-count", "0")
-    if retries == "0":
-        return 0
-    waits = (request.headers.get(f"x-stainless-{name}") for name in ("read-timeout", "timeout"))
-    wait = next(filter(None, waits), "")
-    if not (_RETRIES.fullmatch(retries) and _WAIT.fullmatch(wait)):
-        return RESENT_SECONDS
-    return int(retries) * (float(wait) + MAX_BACK_OFF_SECONDS)
-
-
 def _answer(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
@@ -366,5 +356,8 @@ def _answer_error(error: ApiError) -> Response:
 
 
 def _not_found(request: Request, _: Exception) -> Response:
-    message = f"Invalid URL ({request.method} {request.scope['path'][:200]})"
+    path = request.scope["path"]
+    if request.method == "POST" and path.endswith(SINGLE_CALLS):
+        return _answer_error(ApiError(400, BATCHES_ONLY, None, "batches_only"))
+    message = f"Invalid URL ({request.method} {path[:200]})"
     return _answer_error(ApiError(404, message, None, "unknown_url"))

@@ -39,6 +39,8 @@ MAX_NAME, MAX_VALUE = 64, 512
 """Characters of a name and of a value in a batch's metadata."""
 NOT_STARTED_SECONDS = 900
 """A batch without an upload after these never gets one: its server died while it created it."""
+RESENT_SECONDS = 1_800
+"""In which an SDK sends a request again: it waits 600 s for an answer, three times."""
 NO_JOB_SECONDS = 86_400
 """Seconds after a batch's window in which its job must have come into being."""
 _KNOWN_BATCHES = 2_000
@@ -52,13 +54,12 @@ NO_JOB = {
 
 
 class NewBatch(msgspec.Struct):
-    """The body of a request for a batch."""
+    """The body of a request for a batch; what it has besides is ignored."""
 
     input_file_id: str
     endpoint: str
     completion_window: str
     metadata: dict[str, str] | None = None
-    output_expires_after: dict[str, Any] | None = None
 
 
 class Found(NamedTuple):
@@ -80,14 +81,14 @@ class Batches:
         self._final = dict[str, Found]()
         self._jobs = lru_cache(_KNOWN_BATCHES)(self._existing_job)
 
-    def create(self, asked: NewBatch, *, resent_within: float) -> dict[str, Any]:
+    def create(self, asked: NewBatch, *, again: bool) -> dict[str, Any]:
         """Start a batch; return its object.
 
-        `resent_within`: seconds before now in which the client sent the same request and got no
-        answer; 0 if not. Each batch is billed: if that request created one, this one does not.
+        `again`: the client sent the same request before, and got no answer. Each batch is billed:
+        if that request created one, this one does not.
         """
         record, options = _checked(asked)
-        if resent_within and (created := self._created_by(record, resent_within)):
+        if again and (created := self._created_by(record)):
             if self.store.head(INBOX + objects.upload_path(created)) is None:
                 raise _being_created()
             return self.retrieve(created)
@@ -128,13 +129,13 @@ class Batches:
         except (UploadRefused, UsageError):  # The stack says what is wrong with the file.
             return self._model
 
-    def _created_by(self, wanted: Record, seconds: float) -> str | None:
-        """The id of the batch that the same request may have created in these last seconds.
+    def _created_by(self, wanted: Record) -> str | None:
+        """The id of the batch that the same request may have created.
 
         One whose upload failed does not count: it is `unstarted`, which `wanted` is not.
         """
         for batch_id in self._ids(objects.BATCHES):
-            if objects.created_at(batch_id) < time.time() - seconds:
+            if objects.created_at(batch_id) < time.time() - RESENT_SECONDS:
                 break
             record, _ = self._read(batch_id)
             as_wanted = {"id": wanted.id, "expires_at": wanted.expires_at}
@@ -266,11 +267,6 @@ def _being_created() -> ApiError:
 
 def _checked(asked: NewBatch) -> tuple[Record, dict[str, str]]:
     """The record of a new batch, and its upload's metadata."""
-    if asked.output_expires_after is not None:
-        message = (
-            "It is not supported: results are kept as long as the stack's ResultRetentionDays says."
-        )
-        raise wrong("output_expires_after", message, "unsupported_parameter")
     hours, metadata = _hours(asked.completion_window), _checked_metadata(asked.metadata or {})
     endpoint = _endpoint(asked.endpoint)
     model, now = model_id(metadata.get("model", "")), time.time()
@@ -284,8 +280,9 @@ def _checked(asked: NewBatch) -> tuple[Record, dict[str, str]]:
         metadata=asked.metadata,
     )
     tags = {name: text for name, text in metadata.items() if name != "model" or not model}
-    options = {"format": "openai", "endpoint": endpoint, "deadline_hours": hours}
-    options |= {name: value for name, value in (("model", model), ("tags", tags)) if value}
+    chosen = {"endpoint": endpoint, "model": model, "tags": tags}
+    options = {"format": "openai", "deadline_hours": hours}
+    options |= {name: value for name, value in chosen.items() if value}
     try:
         return record, metadata_of(options)
     except UsageError as error:
@@ -294,11 +291,12 @@ def _checked(asked: NewBatch) -> tuple[Record, dict[str, str]]:
 
 
 def _endpoint(given: str) -> str:
-    endpoint = f"/v1/{given.strip('/').removeprefix('v1/')}"  # Azure's have no version.
-    if endpoint not in BATCH_ENDPOINTS:
+    """The endpoint that each line must be for; Azure's have no version, and its lines decide."""
+    is_azures = not given.startswith("/v1/")
+    if (f"/v1/{given.strip('/')}" if is_azures else given) not in BATCH_ENDPOINTS:
         message = f"It must be one of {', '.join(BATCH_ENDPOINTS)}."
         raise wrong("endpoint", message, "invalid_endpoint")
-    return endpoint
+    return "" if is_azures else given
 
 
 def _hours(window: str) -> int:

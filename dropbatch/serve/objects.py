@@ -173,6 +173,11 @@ def file_object(
     }
 
 
+def model_object(model_id: str) -> dict[str, Any]:
+    """A model as OpenAI's API shows it."""
+    return {"id": model_id, "object": "model", "created": 0, "owned_by": model_id.split("/")[1]}
+
+
 def batch_object(
     record: Record, status: dict[str, Any] | None, manifest: dict[str, Any] | None
 ) -> dict[str, Any]:

@@ -61,6 +61,23 @@ def test_anything_else_is_404_in_openais_shape(url, method, path):
     assert answer.json()["error"]["message"].startswith(f"Invalid URL ({method} /v1")
 
 
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/embeddings", "/openai/chat/completions"])
+def test_single_call_is_told_what_to_do(url, path):
+    answer = httpx.post(url.removesuffix("/v1") + path, json={"model": "x", "input": "hi"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "batches_only")
+    assert "POST /v1/batches" in error["message"]
+
+
+def test_model_is_found_by_its_id(url):
+    with openai.OpenAI(base_url=url, api_key="none") as ai:
+        listed = ai.models.list().data
+        assert ai.models.retrieve("@cf/baai/bge-m3") in listed
+        for unknown in ("gpt-4o", "@cf/baai/no-such", "@cf/openai/whisper"):
+            with pytest.raises(openai.NotFoundError, match="No such Model object"):
+                ai.models.retrieve(unknown)
+
+
 def test_call_that_aws_denies_is_explained(url, monkeypatch):
     def deny(client, operation, arguments):
         raise ClientError(
