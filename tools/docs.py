@@ -105,6 +105,8 @@ def _range(limits: Limits | None) -> str:
         return ", ".join(limits.words)
     if limits.least is None:
         return "integer" if limits.whole else "number"
+    if limits.most is None:
+        return f"{limits.least} or more"
     return f"{limits.least} to {limits.most}"
 
 

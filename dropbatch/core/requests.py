@@ -7,7 +7,7 @@ A type is written as one of:
 - `"string"`, `"string+"` (not empty), `"string <pattern>"`, `"boolean"`, `"object"`, `"null"`,
   `"any"`;
 - `"false"`: this value alone; its decoder needs `check_false`;
-- `"integer"`, `"number"`, `"number 0..5"`: with its range;
+- `"integer"`, `"number"`, `"number 0..5"`, `"integer 1.."`: with its range;
 - `"=a|b"`: one of these words;
 - `{"list": type, "least": 1, "most": 4}`;
 - `{"members": {"name!": type}}`: an object, `!` for a required member; others may be there too;
@@ -129,7 +129,7 @@ def type_of(written: Any) -> Any:  # Types are values of no one type.
     if kind == "string" and rest:
         return Annotated[str, msgspec.Meta(pattern=rest)]
     if rest:
-        least, most = (_NUMBERS[kind](bound) for bound in rest.split(".."))
+        least, most = (_NUMBERS[kind](bound) if bound else None for bound in rest.split(".."))
         return Annotated[_PLAIN[kind], msgspec.Meta(ge=least, le=most)]
     return _PLAIN[kind]
 
@@ -208,7 +208,9 @@ class Limits(NamedTuple):
         if self.words is not None:
             return f"one of {', '.join(self.words)}" if self.words else "left out"
         kind = "an integer" if self.whole else "a number"
-        return kind if self.least is None else f"{kind} from {self.least} to {self.most}"
+        if self.most is None:
+            return kind if self.least is None else f"{kind} of {self.least} or more"
+        return f"{kind} from {self.least} to {self.most}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,13 +273,14 @@ def _limits(kind: Any) -> Limits | None:
     kinds = [one for one in kind if one != "null"] if isinstance(kind, list) else [kind]
     if len(kinds) != 1 or not isinstance(kinds[0], str):
         return None
-    (written,) = kinds
-    if written.startswith("="):
-        return Limits(words=tuple(written[1:].split("|")))
-    name, _, bounds = written.partition(" ")
+    (word,) = kinds
+    if word.startswith("="):
+        return Limits(words=tuple(word[1:].split("|")))
+    name, _, bounds = word.partition(" ")
     if name not in _NUMBERS:
         return None
-    least, most = map(msgspec.json.decode, bounds.split("..")) if bounds else (None, None)
+    written = bounds.split("..") if bounds else ("", "")
+    least, most = (msgspec.json.decode(one) if one else None for one in written)
     return Limits(least, most, whole=name == "integer")
 
 

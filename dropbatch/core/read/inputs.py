@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dropbatch.core.formats.base import UNDECODABLE, RecordFault, is_text
-from dropbatch.core.formats.conversion.members import STREAM, only_values
+from dropbatch.core.formats.conversion.members import STREAM, no_images, only_values
 from dropbatch.core.models import Model, model_id, no_other_than, of_other_model
 from dropbatch.core.requests import (
     NO_VALUE,
@@ -59,12 +59,16 @@ class _Kind(NamedTuple):
 
 @cache
 def _kinds_of(
-    schema: str, efforts: tuple[str, ...] | None, model: str, dimensions: int | None
+    schema: str,
+    efforts: tuple[str, ...] | None,
+    model: str,
+    dimensions: int | None,
+    images: bool | None,  # noqa: FBT001 # Of a model, as its other facts.
 ) -> tuple[_Kind, ...]:
     """The forms of a model's requests; if nothing is known, one that any object has."""
     named: Members = {"model": [f"string {no_other_than(model)}", "null"]} if model else {}
     if schema not in content()["schemas"]:
-        return (_kind("", named, only_values("", model, dimensions)),)
+        return (_kind("", named, only_values("", model, dimensions, images=images)),)
     found = alternatives(schema)
     inputs = [next(name[:-1] for name in one.members if name.endswith("!")) for one in found]
     kinds = []
@@ -74,7 +78,7 @@ def _kinds_of(
         members = {
             name: not_empty(kind) if name.endswith("!") else kind for name, kind in members.items()
         }
-        every = only_values(member, model, dimensions)
+        every = only_values(member, model, dimensions, images=images)
         only = {name: every[name] for name in every if name == STREAM or name not in one.members}
         kinds.append(_kind(member, members, only))
     return tuple(reversed(kinds))  # The usual one is the last that is published.
@@ -102,6 +106,7 @@ _decode_named = msgspec.json.Decoder(_Named).decode
 _external_reference = attrgetter("external_reference")
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
+_NO_IMAGE = "(?!input_image)"  # A pattern of models of the Responses API that see no images.
 _MISSING = re.compile(r"required field `(\w+)`")
 
 
@@ -112,7 +117,7 @@ class Inputs:
         """Judge by a model's schema, its efforts if they are known, and its id if it has one."""
         self._efforts, self._model = model.efforts, model.id
         efforts = model.efforts.values if model.efforts else None
-        self._kinds = _kinds_of(model.schema, efforts, model.id, model.dimensions)
+        self._kinds = _kinds_of(model.schema, efforts, model.id, model.dimensions, model.images)
 
     def references(self, raws: Sequence[bytes], *, wanted: bool) -> list[Any] | None:
         """The references of requests that all have an input, in the same form.
@@ -177,6 +182,8 @@ class Inputs:
             return f"{place}: {kind.only[place]}"
         if place in EFFORTS and self._efforts:
             return f"{place}: It must be {Limits(words=self._efforts.values).text()}."
+        if _NO_IMAGE in said:
+            return f"{place}: {no_images(self._model)}"
         if "length >= 1" in said:
             return f"{place}: It must not be empty."
         return f"{place}: It has the wrong type." if ", got " in said else f"{place}: {said}."

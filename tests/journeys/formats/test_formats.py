@@ -259,3 +259,27 @@ def test_too_large_record_keeps_its_reference(world, format_, form):
     assert [reference_in(line) for line in lines] == ["small", "big"]
     (error,) = world.lines("errors.jsonl")
     assert (error["external_reference"], error["error"]["code"]) == ("big", "too_large")
+
+
+GPT = "@cf/openai/gpt-oss-120b"
+KIMI = "@cf/moonshotai/kimi-k2.6"
+WRONG = (
+    *({"max_tokens": "100"}, {"max_tokens": 100.5}, {"max_tokens": -5}),
+    *({"temperature": "0.7"}, {"temperature": 9}, {"top_p": "1"}, {"image": "AAAA"}),
+)
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA, KIMI])
+def test_wrong_values_fail_alone_and_unsent(world, api, model):
+    hello = {"messages": [{"role": "user", "content": "Name a tide."}]}
+    wrong = [one for one in WRONG if model != KIMI or "image" not in one]
+    lines = [
+        {"custom_id": str(index), "url": "/v1/chat/completions", "body": hello | one}
+        for index, one in enumerate(({}, *wrong))
+    ]
+    world.upload("a.jsonl", "".join(json.dumps(one) + "\n" for one in lines), model=model)
+    world.settle()
+
+    assert world.manifest()["counts"]["failed"] == len(wrong)
+    assert {one["error"]["code"] for one in world.lines("errors.jsonl")} == {"bad_record"}
+    assert [one["count"] for one in api.accepted] == [1]

@@ -157,11 +157,19 @@ def _is_sent(name: str, written: str, value: Json, target: Target, path: str) ->
 _LEFT_OUT = frozenset(LEFT_OUT)
 
 
-def only_values(member: str, model: str, dimensions: int | None) -> dict[str, tuple[object, str]]:
+def only_values(
+    member: str, model: str, dimensions: int | None, *, images: bool | None
+) -> dict[str, tuple[object, str]]:
     """The one value besides null (None: no other) that such members of a request may have."""
     known = ONLY_VALUES | dict.fromkeys(LENGTHS, (dimensions, _other_length(model, dimensions)))
     known |= {name: (None, message) for name, message in REFUSED.items()}
-    return {name: known[name] for name in (STREAM, *NATIVE.get(member, ()))}
+    found = {name: known[name] for name in (STREAM, *NATIVE.get(member, ()))}
+    return found if images is not False else found | {"image": (None, no_images(model))}
+
+
+def no_images(model: str) -> str:
+    """Says of an image that its model does not see."""
+    return f"{model} takes only text, no images."
 
 
 def _other_length(model: str, dimensions: int | None) -> str:

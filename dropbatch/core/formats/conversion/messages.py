@@ -27,6 +27,7 @@ from dropbatch.core.formats.base import (
     value_of,
     word_of,
 )
+from dropbatch.core.formats.conversion.members import no_images
 from dropbatch.core.formats.conversion.tools import function_call
 
 Members = dict[str, msgspec.Raw]
@@ -227,13 +228,14 @@ def text_of_result(content: msgspec.Raw, path: str) -> msgspec.Raw | str:
     texts = []
     for index, raw in enumerate(elements_of(content) or [content]):
         members = object_of(raw)
-        if (kind := kind_of(members)) in IMAGE_TYPES | REFUSED_TYPES:
+        text = text_of(members)
+        if text is None and (kind := kind_of(members)) in IMAGE_TYPES | REFUSED_TYPES:
             message = (
                 f"What a tool returned can only be text here, no {kind}. Write what is "
                 "in it as text."
             )
             raise BadRecordError(f"{path}[{index}]", message)
-        text = value_of(members.get("text", NULL))
+        text = value_of(members.get("text", NULL)) if text is None else text
         if not isinstance(text, str):
             text = compact(members.get("json", raw)).decode(errors="replace")
         texts.append(text)
@@ -256,9 +258,24 @@ def kind_of(members: Members) -> str:
 def text_of(members: Members) -> str | None:
     """A part's text; None for a part of another kind."""
     kind = kind_of(members)
+    if kind == "document":
+        return _text_of_document(members_of(members.get(kind, NULL)) or members)
     name = "text" if kind in TEXT_TYPES else "refusal" if kind == "refusal" else ""
     text = value_of(members[name]) if name in members else None
     return text if isinstance(text, str) else None
+
+
+def _text_of_document(members: Members) -> str | None:
+    """The text of Anthropic's or Converse's document, after its title; None of a file's bytes."""
+    source = object_of(members.get("source", NULL))
+    text = word_of(source.get("text", NULL))
+    if word_of(source.get("type", NULL)) == "text":
+        text = word_of(source.get("data", NULL))
+    elif "content" in source:
+        parts = map(object_of, elements_of(source["content"]) or [])
+        text = word_of(source["content"]) or "\n".join(text_of(one) or "" for one in parts)
+    about = [word_of(members.get(name, NULL)) for name in ("title", "context")]
+    return "\n".join(filter(None, [*about, text])) if text else None
 
 
 # ── images ────────────────────────────────────────────────────────────────────────────────────────
@@ -267,7 +284,7 @@ def text_of(members: Members) -> str | None:
 def _image(members: Members, target: Target, path: str) -> Built:
     """An image as OpenAI's part."""
     if target.images is False:
-        raise BadRecordError(path, f"{target.model} takes only text, no images.")
+        raise BadRecordError(path, no_images(target.model))
     url = _data_url(value_of(made(members)))
     if not url.startswith("data:"):
         raise BadRecordError(

@@ -35,8 +35,9 @@ def to_responses(request: Request, origins: dict[str, str]) -> None:
     if "messages" in request:
         request["input"] = _items(request.pop("messages"))
     for old, new in RESPONSES_NAMES.items():
-        if old in request:
-            request.setdefault(new, request.pop(old))
+        value = request.pop(old, None)
+        if value is not None and new not in request:
+            request[new], origins[new] = value, origins.get(old, old)
     if "reasoning_effort" in request:
         effort = request.pop("reasoning_effort")
         if "reasoning" not in request:

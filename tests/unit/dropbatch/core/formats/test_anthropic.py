@@ -3,7 +3,7 @@
 import pytest
 
 from dropbatch.core.formats.base import RecordFault, member_of
-from tests.support.converted import HELLO, KIMI, LLAMA, convert, line_of, written
+from tests.support.converted import HELLO, KIMI, LLAMA, convert, line_of, sent, written
 from tests.support.vendors import vendors_read
 
 TEXT = {"response": "Hi", "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}
@@ -47,6 +47,36 @@ def test_record_that_does_not_fit_is_bad(params, custom_id, code, member):
     one = convert(LLAMA, params, "anthropic", custom_id=custom_id)
     assert isinstance(one, RecordFault)
     assert (one.code, member_of(one.message)) == (code, member or "params.messages[0].content[0]")
+
+
+PLAIN = {"type": "text", "media_type": "text/plain", "data": "Low at 9."}
+PARTS = {"type": "content", "content": [{"type": "text", "text": "Low at 9."}]}
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ({"type": "document", "source": PLAIN}, "Low at 9."),
+        ({"type": "document", "source": PARTS}, "Low at 9."),
+        ({"type": "document", "source": PLAIN, "title": "Tides"}, "Tides\nLow at 9."),
+        ({"document": {"format": "txt", "name": "a", "source": {"text": "Low."}}}, "Low."),
+    ],
+)
+def test_document_of_text_is_text(document, text):
+    question = {"type": "text", "text": "When?"}
+    messages = [{"role": "user", "content": [document, question]}]
+    assert sent(LLAMA, {"messages": messages}, "anthropic")["messages"] == [
+        {"role": "user", "content": f"{text}\nWhen?"}
+    ]
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [document]}
+    returned = sent(LLAMA, {"messages": [{"role": "user", "content": [result]}]}, "anthropic")
+    assert returned["messages"][0]["content"] == text
+
+
+@pytest.mark.parametrize("source", [{"type": "base64", "data": "QQ=="}, {"bytes": "QQ=="}])
+def test_document_of_bytes_is_bad(source):
+    messages = [{"role": "user", "content": [{"type": "document", "source": source}]}]
+    assert convert(LLAMA, {"messages": messages}, "anthropic").code == "bad_record"
 
 
 # ── what comes back ───────────────────────────────────────────────────────────────────────────────

@@ -38,11 +38,13 @@ def around(limits):
     step = 1 if limits.whole else 0.25
     if limits.least is None:
         return [(0, True), (-5, True), ("1", False)]
+    most = limits.most or 10**9
     return [
         (limits.least, True),
-        (limits.most, True),
+        (most, True),
         (limits.least - step, False),
-        (limits.most + step, False),
+        (most + step, limits.most is None),
+        (str(limits.least), False),
     ]
 
 

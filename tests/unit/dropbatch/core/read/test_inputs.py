@@ -12,7 +12,7 @@ from dropbatch.core.read.cut import read_batches
 from dropbatch.core.read.inputs import Inputs
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
-from tests.support.converted import GPT, KIMI
+from tests.support.converted import BGE, GPT, HELLO, KIMI, LLAMA, SCOUT
 
 GEMMA = "@cf/google/gemma-4-26b-a4b-it"
 MODELS = (
@@ -110,9 +110,25 @@ def test_fault_names_its_member(schema, request_, message):
         ),
         (KIMI, {"prompt": "a", "reasoning_effort": "none"}, ""),
         ("@cf/zai-org/glm-9", {"prompt": "a", "reasoning_effort": "utmost"}, ""),
+        (LLAMA, {"prompt": "a", "image": "AAAA"}, f"image: {LLAMA} takes only text, no images."),
+        (LLAMA, {"messages": [HELLO], "image": [1]}, f"image: {LLAMA} takes only text, no images."),
+        (BGE, {"text": "a", "image": "AAAA"}, f"image: {BGE} takes only text, no images."),
+        (SCOUT, {"prompt": "a", "image": "AAAA"}, ""),
+        (
+            GPT,
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            f"input[0].content[0].type: {GPT} takes only text, no images.",
+        ),
+        (
+            GPT,
+            {"input": "a", "max_output_tokens": "9"},
+            "max_output_tokens: It has the wrong type.",
+        ),
+        (GPT, {"input": "a", "temperature": 9}, "temperature: Expected `float` <= 2.0."),
+        (LLAMA, {"prompt": "a", "max_tokens": 0}, "max_tokens: Expected `int` >= 1."),
     ],
 )
-def test_effort_is_judged_if_models_are_known(model, request_, message):
+def test_what_is_known_of_models_judges_requests(model, request_, message):
     inputs = Inputs(find_model(model))
     assert message_of(inputs.fault(json.dumps(request_).encode())) == message
 
