@@ -28,6 +28,10 @@ MAX_PATH_BYTES = 900
 """Bytes of a path under `inbox/` that leave room for `results/<path>/<job_id>/<file>`."""
 
 JOB_ID_CHOICES = 8
+_ATTACHMENT = re.compile(
+    r"(?:.*/)?(?:images/.*\.(?:png|jpe?g|gif|webp)|audio/.*\.(?:wav|mp3|aac|flac|ogg|m4a|webm))",
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 class JobState(StrEnum):
@@ -65,13 +69,22 @@ def upload_path(key: str) -> str:
     return key.removeprefix(INBOX)
 
 
+def is_attachment(path: str) -> bool:
+    """Whether a path is that of a picture or sound that records may name, and of no upload."""
+    return _ATTACHMENT.fullmatch(path) is not None
+
+
 def is_upload(key: str) -> bool:
-    """Whether a key names an upload: no folder, and no segment that begins with `_` or `.`."""
+    """Whether a key names an upload: no folder, and no segment that begins with `_` or `.`.
+
+    Pictures in a folder `images`, and sounds in a folder `audio`, are none.
+    """
     path = upload_path(key)
     return (
         key.startswith(INBOX)
         and bool(path)
         and not path.endswith("/")
+        and not is_attachment(path)
         and not any(s[:1] in {"_", "."} for s in path.split("/"))
     )
 

@@ -13,7 +13,7 @@ from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import BOM, Reader
 from dropbatch.core.formats.detect import Head, check_named, detect_format, first_model
 from dropbatch.core.formats.table import FORMATS, Form, reader_of, target_of
-from dropbatch.core.formats.tables import answer_columns
+from dropbatch.core.formats.tables import ATTACHED, answer_columns
 from dropbatch.core.models import (
     Model,
     facts_of,
@@ -25,6 +25,7 @@ from dropbatch.core.models import (
 )
 from dropbatch.core.options import Options
 from dropbatch.core.prices import first_batch, has_price, highest_named
+from dropbatch.core.read.attachments import MAX_RECORDS, names_any
 from dropbatch.core.read.form import Beginning, detect_form
 from dropbatch.core.read.index import WRAPPER_BYTES
 from dropbatch.core.read.lines import elements
@@ -60,6 +61,7 @@ class SplitPlan:
         answers: whether a table's answers have more columns than `answer`, in an object apart.
         facts: what was known of the model then, as `dropbatch.core.models.facts_of` writes it.
         first_bytes: bytes of the first bodies, which grow up to `max_bytes`; 0: no fewer.
+        attaches: whether records may name objects in S3, whose contents are sent.
     """
 
     model: str
@@ -78,6 +80,7 @@ class SplitPlan:
     answers: bool = False
     facts: str = ""
     first_bytes: int = 0
+    attaches: bool = False
 
     @property
     def known_model(self) -> Model:
@@ -204,6 +207,10 @@ def plan_upload(
             "template. Leave it out."
         )
         raise UploadRefused("bad_options", message)
+    if _attaches(plan, options, beginning.head):
+        most, first_requests = min(plan.max_requests, MAX_RECORDS), plan.first_requests
+        plan = replace(plan, attaches=True, converts=True, max_requests=most)
+        plan = replace(plan, first_requests=min(first_requests, most))
     if plan.converts and (header or not plan.is_table):
         make_reader(plan, options, header)  # raises if the options do not fit the columns
     if options.max_cost is not None and plan.model and not has_price(model):
@@ -214,6 +221,13 @@ def plan_upload(
     if plan.model and plan.model != (options.model or "").strip():
         options = msgspec.structs.replace(options, model=plan.model)
     return Planned(plan, options, header)
+
+
+def _attaches(plan: SplitPlan, options: Options, head: bytes) -> bool:
+    """Whether records may name objects: one in the beginning does, or the template."""
+    if FORMATS[plan.format].is_json:
+        return names_any(head)
+    return ATTACHED in (options.template or "")
 
 
 def _limited(plan: SplitPlan, options: Options, head: bytes) -> SplitPlan:

@@ -19,6 +19,7 @@ from dropbatch.core.plan import Checkpoint, SplitPlan, check_model, check_path
 from dropbatch.core.read import cut
 from dropbatch.core.read.cut import RANGE_BYTES, Cut, gap_error, read_batches
 from dropbatch.core.read.unpack import decompress
+from functions.submit.objects import load_for
 from functions.submit.options import pin_plan, reader_for
 from functions.submit.upload import TURN_LEASE_SECONDS, wait_or_fail
 from shared.aws.object_store import ObjectStore
@@ -87,7 +88,8 @@ class Turn:
         blocks = self.blocks(
             read_decompressed(store, job.upload, job.plan, place.offset, self, thread)
         )
-        return self.cuts(read_batches(job.plan, place, number, blocks, self.reader))
+        load = load_for(self.services, job.upload)
+        return self.cuts(read_batches(job.plan, place, number, blocks, self.reader, load))
 
     def blocks(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """The blocks, as long as batches end in them now and then."""

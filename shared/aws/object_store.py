@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from botocore.exceptions import (
     ClientError,
@@ -42,6 +42,9 @@ BLOCK_BYTES = 4 << 20
 
 MAX_PARALLEL_READS = 8
 """Sections fetched at the same time: S3 takes tens of milliseconds to the first byte."""
+
+_Wanted = TypeVar("_Wanted")
+_Found = TypeVar("_Found")
 
 _MAX_TRIES = 3
 _COPYING = frozenset({"upload_part_copy", "complete_multipart_upload"})
@@ -174,17 +177,7 @@ class ObjectStore:
         self, wanted: Iterable[tuple[str, *tuple[int, ...]]], most: int
     ) -> Iterator[bytes]:
         """What `get` returns for each (key, offset, bytes), in order, at most `most` ahead."""
-        ahead: deque[Future[bytes]] = deque()
-        threads = ThreadPoolExecutor(most)
-        try:
-            for section in wanted:
-                if len(ahead) == most:
-                    yield ahead.popleft().result()
-                ahead.append(threads.submit(self.get, *section))
-            while ahead:
-                yield ahead.popleft().result()
-        finally:  # No wait: the garbage collector may close this while another thread begins.
-            threads.shutdown(wait=False, cancel_futures=True)
+        return in_order(lambda section: self.get(*section), wanted, most)
 
     def put_if_absent(
         self,
@@ -325,6 +318,23 @@ class ObjectStore:
                     raise ObjectNotFoundError(f"{call}: {error}") from error
                 raise
             return answer
+
+
+def in_order(
+    read: Callable[[_Wanted], _Found], wanted: Iterable[_Wanted], most: int
+) -> Iterator[_Found]:
+    """What is read for each that is wanted, in order, at most so many ahead in threads."""
+    ahead: deque[Future[_Found]] = deque()
+    threads = ThreadPoolExecutor(most)
+    try:
+        for one in wanted:
+            if len(ahead) == most:
+                yield ahead.popleft().result()
+            ahead.append(threads.submit(read, one))
+        while ahead:
+            yield ahead.popleft().result()
+    finally:  # No wait: the garbage collector may close this while another thread begins.
+        threads.shutdown(wait=False, cancel_futures=True)
 
 
 class ObjectExistsError(Exception):

@@ -23,6 +23,7 @@ from dropbatch.core.formats.base import (
     LineReader,
     Outcome,
     RecordFault,
+    Shape,
     Target,
     compact,
     encode,
@@ -31,7 +32,7 @@ from dropbatch.core.formats.base import (
     value_of,
     with_defaults,
 )
-from dropbatch.core.formats.conversion.requests import text_input
+from dropbatch.core.formats.conversion.requests import CHAT_SHAPES, text_input
 from dropbatch.core.formats.conversion.tools import arguments_object
 from dropbatch.core.read.rows import split_row
 
@@ -147,7 +148,7 @@ class TableReader:
         """Choose the column that is the input, or read the template."""
         self._target = target
         self._columns = columns
-        self._template = Template(target.template, columns.names) if target.template else None
+        self._template = _template(target, columns.names)
         self._input = 0
         if not self._template:
             self._input = _input_column(columns) if columns.only is None else columns.only
@@ -177,14 +178,13 @@ class TableReader:
                 "bad_record", "template: All cells that it names are empty in this row.", reference
             )
         text = self._template.fill(fields) if self._template else fields[self._input]
-        if not text:
-            return RecordFault(
-                "bad_record", f"{self._columns.names[self._input]}: The cell is empty.", reference
-            )
-        return Converted(
-            with_defaults(text_input(text, self._target), self._target, reference),
-            reference,
-        )
+        attached = self._template.attached if self._template else []
+        needed = attached or ([] if text else [self._input])
+        if empty := [column for column in needed if not fields[column]]:
+            message = f"{self._columns.names[empty[0]]}: The cell is empty."
+            return RecordFault("bad_record", message, reference)
+        request = text_input(text, self._target, [fields[column] for column in attached])
+        return Converted(with_defaults(request, self._target, reference), reference)
 
     def _readable_reference(self, row: bytes) -> msgspec.Raw:
         """The reference of a row that cannot be read, if that field can be."""
@@ -299,16 +299,23 @@ def answer_text(result: bytes | msgspec.Raw) -> str:
     return answer.text or ""
 
 
+ATTACHED = ":s3}"
+"""The end of what a template says of a column that names an object in S3."""
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 class Template:
-    """A template, read once: text, column, text, column, … text."""
+    """A template, read once: text, column, text, column, … text.
+
+    Attributes:
+        attached: the positions of the columns whose cells name objects in S3.
+    """
 
     def __init__(self, template: str, columns: Sequence[str]) -> None:
         """Parse it."""
         self._texts = [""]
         self._columns: list[int] = []
+        self.attached: list[int] = []
         at = 0
         for token in _TOKEN.finditer(template):
             self._texts[-1] += template[at : token.start()]
@@ -316,6 +323,10 @@ class Template:
             name = token.group(1)
             if name is not None:
                 column = position(columns, name)
+                object_column = position(columns, name.removesuffix(":s3"))
+                if column is None and object_column is not None:
+                    self.attached.append(object_column)
+                    continue
                 if column is None:
                     raise UploadRefused(
                         "bad_options",
@@ -335,13 +346,14 @@ class Template:
         self._texts[-1] += template[at:]
 
     def is_blank(self, values: Sequence[str]) -> bool:
-        """Whether every value that would be filled in is empty."""
-        return bool(self._columns) and not any(values[column] for column in self._columns)
+        """Whether every value that would be filled in is empty, and no object is named."""
+        is_filled = self._columns and not self.attached
+        return bool(is_filled) and not any(values[column] for column in self._columns)
 
     @property
     def columns(self) -> list[int]:
         """The positions of the columns that it names."""
-        return self._columns
+        return self._columns + self.attached
 
     def fill(self, values: Sequence[str]) -> str:
         """The text for one row's values."""
@@ -349,6 +361,19 @@ class Template:
         for column, text in zip(self._columns, self._texts[1:], strict=True):
             pieces += (values[column], text)
         return "".join(pieces)
+
+
+def _template(target: Target, columns: Sequence[str]) -> Template | None:
+    """The template of a job, if it has one; `UploadRefused` if its model takes no such objects."""
+    found = Template(target.template, columns) if target.template else None
+    if found and found.attached:
+        if target.images is False and target.shape is not Shape.AUDIO:
+            message = f"template: {target.model} takes only text, no objects as {{…{ATTACHED}."
+            raise UploadRefused("bad_options", message)
+        if len(found.attached) > 1 and target.shape not in CHAT_SHAPES:
+            message = f"template: {target.model} takes one object a request. Name one column."
+            raise UploadRefused("bad_options", message)
+    return found
 
 
 def position(columns: Sequence[str], name: str) -> int | None:
@@ -379,7 +404,7 @@ class TextReader(LineReader):
     def __init__(self, target: Target) -> None:
         """Read the template."""
         super().__init__(target)
-        self._template = Template(target.template, COLUMNS) if target.template else None
+        self._template = _template(target, COLUMNS)
 
     def _convert(self, record: bytes) -> Converted | RecordFault:
         try:
@@ -389,9 +414,11 @@ class TextReader(LineReader):
             return RecordFault("invalid_utf8", message)
         # joined files have them, and the first line of a retry file loses its own
         text = text.removeprefix(_BOM)
+        attached = [text] if self._template and self._template.attached else []
         if self._template:
             text = self._template.fill([text])
-        return Converted(with_defaults(text_input(text, self._target), self._target, NULL), NULL)
+        request = text_input(text, self._target, attached)
+        return Converted(with_defaults(request, self._target, NULL), NULL)
 
 
 def text_request(record: bytes) -> bytes:

@@ -25,7 +25,9 @@ from dropbatch.core.formats.base import (
     RecordFault,
     is_text,
 )
+from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.plan import Checkpoint, SplitPlan, body_room, max_records
+from dropbatch.core.read.attachments import Load, attach, marked
 from dropbatch.core.read.index import (
     NO_REFERENCE,
     WRAPPER_BYTES,
@@ -87,6 +89,7 @@ def read_batches(
     number: int,
     blocks: Iterable[bytes],
     reader: Reader | None = None,
+    load: Load | None = None,
 ) -> Iterator[Cut]:
     """Cut an upload's records into batches.
 
@@ -97,11 +100,13 @@ def read_batches(
             may have.
         blocks: unpacked bytes.
         reader: converts records; None if they are sent as written.
+        load: reads the objects that records name; None to check only what names them.
 
     Raises:
         UploadRefused: the upload is damaged; the records before the damage have been yielded.
     """
-    runs = _runs(plan, start, blocks) if reader is None else _converted(plan, start, blocks, reader)
+    made = reader and _Made(plan, reader, Inputs(plan.known_model), load)
+    runs = _converted(start, blocks, made) if made else _runs(plan, start, blocks)
     batch = _Batch(plan, number, start)
     problem: UploadRefused | None = None
     try:
@@ -355,18 +360,17 @@ def _as_json(references: list[Any], raws: list[bytes]) -> list[msgspec.Raw]:
 # ── records that are converted ────────────────────────────────────────────────────────────────────
 
 
-def _converted(
-    plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes], reader: Reader
-) -> Iterator[_Run]:
+def _converted(start: Checkpoint, blocks: Iterable[bytes], made: _Made) -> Iterator[_Run]:
     """The records one by one, and places after blank lines."""
-    judge, made, place = judge_of(plan), _Made(plan, reader, Inputs(plan.known_model)), start
+    plan, place = made.plan, start
+    judge = judge_of(plan)
     for window in windows(plan, start, blocks):
         judged: list[bytes | UnsendableRecord | None] = []
         line = place.line
         for raw, taken in zip(window.records, window.lines, strict=True):
             judged.append(judge(raw, None if plan.is_document else line + 1))
             line += taken
-        converted = iter(reader.convert([one for one in judged if isinstance(one, bytes)]))
+        converted = made.convert([one for one in judged if isinstance(one, bytes)])
         for raw, one, step, taken in zip(
             window.records, judged, window.steps, window.lines, strict=True
         ):
@@ -387,6 +391,20 @@ class _Made(NamedTuple):
     plan: SplitPlan
     reader: Reader
     inputs: Inputs
+    load: Load | None = None
+
+    def convert(self, records: list[bytes]) -> Iterator[Converted | RecordFault]:
+        """The records as they are sent, or why one cannot be."""
+        if not self.plan.attaches:
+            return map(self._checked, self.reader.convert(records))
+        if FORMATS[self.plan.format].is_json:
+            records = list(map(marked, records))
+        found = map(self._checked, self.reader.convert(records))
+        return attach(found, self.load, self.plan.known_model) if self.load else found
+
+    def _checked(self, made: Converted | RecordFault) -> Converted | RecordFault:
+        wrong = isinstance(made, Converted) and self.inputs.fault(made.request)
+        return wrong._replace(reference=made.reference) if wrong else made
 
     def _line(self, place: Checkpoint) -> int | None:
         return None if self.plan.is_document else place.line + 1
@@ -413,8 +431,6 @@ class _Made(NamedTuple):
         if isinstance(made, RecordFault):
             request = excerpt_json(raw) if made.code in UNREADABLE_CODES else NO_REFERENCE
             fault = UnsendableRecord(made.code, located(line, made.message), request)
-        elif wrong := self.inputs.fault(made.request):
-            fault = UnsendableRecord(wrong.code, located(line, wrong.message), NO_REFERENCE)
         elif len(made.request) >= API_BODY_LIMIT - WRAPPER_BYTES:
             fault = too_large(len(made.request), line, excerpt_json(raw))
             original = kept_of(self.plan, fault, raw)[0]

@@ -5,7 +5,8 @@ Members that are not in the table are sent as written. Values that do not change
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 
 import msgspec
@@ -27,6 +28,7 @@ from dropbatch.core.formats.conversion.members import check_limits, renamed, thi
 from dropbatch.core.formats.conversion.messages import Names, chat_messages
 from dropbatch.core.formats.conversion.responses import response_format, to_chat, to_responses
 from dropbatch.core.formats.conversion.tools import chat_tool_choice, chat_tools
+from dropbatch.core.read.attachments import mark
 
 Members = dict[str, msgspec.Raw]
 Request = dict[str, msgspec.Raw]
@@ -202,8 +204,10 @@ def _require_task(endpoint: Endpoint, task: Task, target: Target, path: str) -> 
 # ── shapes of a model's input ─────────────────────────────────────────────────────────────────────
 
 
-def text_input(text: msgspec.Raw | str, target: Target) -> Request:
-    """The members that pass a text to a model."""
+def text_input(text: msgspec.Raw | str, target: Target, attached: Sequence[str] = ()) -> Request:
+    """The members that pass a text to a model, and the objects of these names in S3."""
+    if attached:
+        return _attached_input(text, target, attached)
     if target.system and target.shape is Shape.INPUT:
         return {"instructions": made(target.system), "input": made(text)}
     user = {"role": "user", "content": text}
@@ -214,6 +218,18 @@ def text_input(text: msgspec.Raw | str, target: Target) -> Request:
     return {INPUT_MEMBERS[target.shape]: made(text)}
 
 
+def _attached_input(text: msgspec.Raw | str, target: Target, attached: Sequence[str]) -> Request:
+    if target.shape is Shape.AUDIO:
+        return {"audio": made(mark("audio", attached[0]))}
+    if target.shape not in CHAT_SHAPES:
+        return {**text_input(text, target), "image": made(mark("image", attached[0]))}
+    images = [{"type": "image_url", "image_url": {"url": mark("url", name)}} for name in attached]
+    texts = [{"type": "text", "text": text}] if text else []
+    return text_input(made([*texts, *images]), replace(target, shape=Shape.MESSAGES))
+
+
+CHAT_SHAPES = frozenset({Shape.PROMPT, Shape.MESSAGES})
+"""Of models that take pictures in messages; others have a member for one."""
 INPUT_MEMBERS: dict[Shape, str] = {
     Shape.TEXT: "text",
     Shape.PROMPT: "prompt",
