@@ -16,6 +16,7 @@ from dropbatch.client.sources import is_stored, stored_name, upload_name
 from dropbatch.client.stack import S3, Stack
 from dropbatch.client.submit import EVER, path_in_place
 from dropbatch.client.upload import upload_key
+from dropbatch.core.names import is_attachment
 from dropbatch.errors import UsageError
 
 MAX_NAMES = 20
@@ -39,10 +40,22 @@ def some(names: Sequence[str]) -> str:
     return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES:,} more"
 
 
-def plan(
-    sources: Sequence[str], name: str | None, stack: Callable[[], Stack]
-) -> tuple[list[Planned], bool]:
-    """The files that the arguments and --name mean, and whether they are or may be several."""
+class Plan(NamedTuple):
+    """What is uploaded.
+
+    Attributes:
+        files: that become jobs.
+        many: whether these are or may be several.
+        attached: pictures and sounds in folders, which records may name.
+    """
+
+    files: list[Planned]
+    many: bool
+    attached: list[Planned]
+
+
+def plan(sources: Sequence[str], name: str | None, stack: Callable[[], Stack]) -> Plan:
+    """The files that the arguments and --name mean."""
     many = len(sources) > 1 or any(map(_is_folder, sources))
     if name is not None and not name.endswith("/") and many:
         raise UsageError("--name must end with a slash when several files are uploaded.")
@@ -52,15 +65,21 @@ def plan(
         raise UsageError("A file's name is empty.")
     left_out: list[str] = []
     found: dict[str, Planned] = {}
+    attached: list[Planned] = []
     for source in sources:
         files = list(_files_of(source, name, stack, left_out))
         if not files:
             _note_left_out(left_out)
             raise UsageError(f"{source} has no files to upload.")
         for one in files:
-            _add(one, found)
+            if not is_attachment(one.name or ""):
+                _add(one, found)
+            elif is_stored(one.source):  # The stack reads those of its source bucket in place.
+                left_out.append(one.source)
+            else:
+                attached.append(one)
     _note_left_out(left_out)
-    return list(found.values()), many
+    return Plan(list(found.values()), many, attached)
 
 
 def _add(one: Planned, found: dict[str, Planned]) -> None:

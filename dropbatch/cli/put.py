@@ -38,9 +38,9 @@ from dropbatch.client.job import Job
 from dropbatch.client.stack import Stack
 from dropbatch.client.submit import Submission, find_existing, prepare
 from dropbatch.client.threads import at_once
-from dropbatch.client.upload import PART_BYTES, Uploaded, abort_under_way
+from dropbatch.client.upload import PART_BYTES, Uploaded, abort_under_way, upload
 from dropbatch.client.validate import validate as check
-from dropbatch.core.names import upload_path
+from dropbatch.core import names
 from dropbatch.core.options import GONE
 from dropbatch.errors import Error, Interrupted, NotFound, UploadRefused, UsageError
 
@@ -106,7 +106,7 @@ def put(
     folder, names that begin with . or _ are left out.
     """
     options = parse_options(**given)
-    planned, many = plan(sources, name, lambda: context.stack)
+    planned, many, attached = plan(sources, name, lambda: context.stack)
     since = resumes_since(folder, skip_existing=skip_existing)
     sending = Sending(context.stack, planned, options, skip_bad, since)
     following = Following(strict=strict, folder=folder, many=many, replaces=True)
@@ -115,10 +115,11 @@ def put(
     submissions = sending.check(records=not no_check)
     if folder:
         places = {
-            one.place: path_in(folder, upload_path(one.key)) if many else folder
+            one.place: path_in(folder, names.upload_path(one.key)) if many else folder
             for one in submissions
         }
         begin(folder, places)
+    send_attached(context.stack, attached)
     jobs = sending.send(submissions)
     code = following.follow(jobs) if jobs and (wait or folder) else Exit.DONE
     raise SystemExit(worst(code, sending.report_refused()))
@@ -315,6 +316,18 @@ class Sending:
         for one in self.refused:
             note(f"left out: {one}")
         return Exit.JOB_FAILED if self.refused else Exit.DONE
+
+
+def send_attached(stack: Stack, attached: Sequence[Planned]) -> None:
+    """Upload the pictures and sounds of a folder, before the records that name them."""
+
+    def send(one: Planned) -> None:
+        path = names.upload_path(one.name or "").lstrip("/")
+        with Path(one.source).open("rb") as stream:
+            upload(stack, stream, names.INBOX + path, {})
+
+    if sent := list(at_once(send, attached, FILES_AT_ONCE)):
+        note(f"{len(sent):,} pictures and sounds are uploaded.")
 
 
 def _sender(

@@ -56,6 +56,32 @@ def versions(command):
     return command.world.s3.list_object_versions(Bucket=BUCKET, Prefix="inbox/").get("Versions", [])
 
 
+def test_pictures_in_a_folder_are_uploaded_first_and_are_no_jobs(command, tmp_path, monkeypatch):
+    real, written = botocore.client.BaseClient._make_api_call, []
+
+    def call(client, operation, arguments):
+        if operation == "PutObject" and arguments["Key"].startswith("inbox/"):
+            written.append(arguments["Key"])
+        return real(client, operation, arguments)
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    top = tmp_path / "set"
+    (top / "images").mkdir(parents=True)
+    (top / "images/cat.png").write_bytes(b"\x89PNG\r\n\x1a\ncat")
+    (top / "a.csv").write_text("picture\nimages/cat.png\n")
+    model = "@cf/meta/llama-4-scout-17b-16e-instruct"
+
+    result = command.run(
+        "put", str(top), "--model", model, "--template", "What? {picture:s3}", "--wait"
+    )
+
+    assert result.code == 0, result.err
+    assert "1 pictures and sounds" in result.err
+    assert written == ["inbox/set/images/cat.png", "inbox/set/a.csv"]
+    (manifest,) = command.world.manifests().values()
+    assert manifest["counts"]["succeeded"] == 1
+
+
 # ── one command ───────────────────────────────────────────────────────────────────────────────────
 
 
