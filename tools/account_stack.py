@@ -1,7 +1,4 @@
-"""The stack in a real AWS account.
-
-Find it, decide what its status in CloudFormation requires, delete it.
-"""
+"""The stack in a real AWS account: find it, decide what its status requires, delete it."""
 
 from __future__ import annotations
 
@@ -48,35 +45,8 @@ class Step(Enum):
     """A person must return it to a status from which it can be updated."""
 
 
-STEPS = {
-    # A change set was created but not executed: no resource exists.
-    "REVIEW_IN_PROGRESS": Step.CREATE,
-    "DELETE_COMPLETE": Step.CREATE,
-    "CREATE_FAILED": Step.RECREATE,
-    "ROLLBACK_COMPLETE": Step.RECREATE,
-    "ROLLBACK_FAILED": Step.RECREATE,
-    "DELETE_FAILED": Step.RECREATE,
-    "CREATE_COMPLETE": Step.UPDATE,
-    "UPDATE_COMPLETE": Step.UPDATE,
-    # Rollback was switched off: the next update continues from there.
-    "UPDATE_FAILED": Step.UPDATE,
-    "UPDATE_ROLLBACK_COMPLETE": Step.UPDATE,
-    "IMPORT_COMPLETE": Step.UPDATE,
-    "IMPORT_ROLLBACK_COMPLETE": Step.UPDATE,
-    "CREATE_IN_PROGRESS": Step.WAIT,
-    "ROLLBACK_IN_PROGRESS": Step.WAIT,
-    "DELETE_IN_PROGRESS": Step.WAIT,
-    "UPDATE_IN_PROGRESS": Step.WAIT,
-    "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS": Step.WAIT,
-    "UPDATE_ROLLBACK_IN_PROGRESS": Step.WAIT,
-    "UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS": Step.WAIT,
-    "IMPORT_IN_PROGRESS": Step.WAIT,
-    "IMPORT_ROLLBACK_IN_PROGRESS": Step.WAIT,
-    "UPDATE_ROLLBACK_FAILED": Step.REPAIR,
-    "IMPORT_ROLLBACK_FAILED": Step.REPAIR,
-}
-"""What to do for each of CloudFormation's stack statuses."""
-
+NOT_THERE = {"REVIEW_IN_PROGRESS", "DELETE_COMPLETE"}
+"""A change set that was created but not executed has no resource."""
 NEVER_RAN = {"CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED"}
 """A stack with one of these was never created completely: what it left behind holds no data."""
 
@@ -148,8 +118,16 @@ def find_stack(saved: dict[str, Any]) -> Stack | None:
 
 
 def next_step(stack: Stack | None) -> Step:
-    """What a stack requires; an unknown status requires a person."""
-    return STEPS.get(stack.status, Step.REPAIR) if stack else Step.CREATE
+    """What a stack requires."""
+    if stack is None or stack.status in NOT_THERE:
+        return Step.CREATE
+    if stack.status.endswith("_IN_PROGRESS"):
+        return Step.WAIT
+    if stack.status in NEVER_RAN | {"DELETE_FAILED"}:
+        return Step.RECREATE
+    # After a failed update without rollback, the next update goes on from there.
+    is_usable = stack.status.endswith("_COMPLETE") or stack.status == "UPDATE_FAILED"
+    return Step.UPDATE if is_usable else Step.REPAIR
 
 
 def physical_ids(saved: dict[str, Any], stack: Stack, *logical_ids: str) -> dict[str, str]:
@@ -180,19 +158,15 @@ def delete(saved: dict[str, Any], stack: Stack) -> None:
     except WaiterError as error:
         pages = client.get_paginator("list_stack_resources").paginate(StackName=stack.id)
         failed = [
-            (
-                f"\n  {resource['LogicalResourceId']}: "
-                f"{resource.get('ResourceStatusReason', 'no reason given')}"
-            )
+            f"\n  {one['LogicalResourceId']}: {one.get('ResourceStatusReason', 'no reason given')}"
             for page in pages
-            for resource in page["StackResourceSummaries"]
-            if resource["ResourceStatus"] == "DELETE_FAILED"
+            for one in page["StackResourceSummaries"]
+            if one["ResourceStatus"] == "DELETE_FAILED"
         ]
         raise DeployError(
-            f'The stack "{stack.name}" could not be deleted '
-            f"completely:{''.join(failed) or f' {error}'}\n"
-            "(A policy that is still attached to a user or role, such as UserPolicy, must "
-            "be detached first.)"
+            f'The stack "{stack.name}" could not be deleted completely:'
+            f"{''.join(failed) or f' {error}'}\n(A policy that is still attached to a user or "
+            "role, such as UserPolicy, must be detached first.)"
         ) from error
 
 
@@ -243,14 +217,11 @@ def not_now(stack: Stack) -> DeployError:
     """The error for a stack that is being changed or must be repaired."""
     if next_step(stack) is Step.WAIT:
         return DeployError(
-            f'CloudFormation is still working on the stack "{stack.name}" '
-            f"({stack.status}). Nothing was done; wait "
-            "until it has finished, then try again."
+            f'CloudFormation is still working on the stack "{stack.name}" ({stack.status}). '
+            "Nothing was done; try again when it has finished."
         )
     return DeployError(
-        f'The stack "{stack.name}" is in {stack.status} and cannot be updated. Its events '
-        "in the CloudFormation "
-        "console show why. Repair it there (for UPDATE_ROLLBACK_FAILED: Stack actions, "
-        "Continue update rollback), "
-        "then try again."
+        f'The stack "{stack.name}" is in {stack.status} and cannot be updated. Its events in the '
+        "CloudFormation console show why. Repair it there (for UPDATE_ROLLBACK_FAILED: Stack "
+        "actions, Continue update rollback), then try again."
     )

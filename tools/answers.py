@@ -1,28 +1,30 @@
-"""What `make deploy` needs to know.
+"""What `make deploy` needs to know: from variables, a stack's file, or a person at the terminal.
 
-From variables, from a file of them, or from a person at the terminal.
-
-What is saved, and where, is in `tools.answers_files`. The API token is never among it.
+A stack has one file, which `sam deploy` reads too: samconfig.local.toml, or
+samconfig.NAME.local.toml of a stack with another name. Git ignores them. What a user adds to one
+stays; the API token is never in it.
 """
 
 from __future__ import annotations
 
 import getpass
+import json
 import re
 import sys
+import tomllib
 from dataclasses import dataclass, field
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dropbatch.core.errors import ONE_A_STACK, holds_several
-from local.template import parse_parameters, template
-from tools.account_stack import DeployError, session
-from tools.answers_files import REGION, REGIONS, parameters_of
+from local.template import parse_parameters, template, write_parameters
+from tools.account_stack import ROOT, DeployError, account_of, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
+FOLDER = ROOT
 ACCOUNT, TOKEN, EMAIL = "CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN", "NOTIFICATION_EMAIL"
 GONE = {
     "AccessLogBucketName": "`aws s3api put-bucket-logging` has the bucket's accesses logged.",
@@ -36,53 +38,133 @@ GONE = {
 }
 """Parameters that once existed, with what there is instead; each is refused by name."""
 PARAMETER_OF = {ACCOUNT: "CloudflareAccountId", EMAIL: "NotificationEmail"}
+REGION = r"[a-z]{2,4}(-[a-z]+)+-[0-9]"
+REGIONS, PROFILES = ("AWS_REGION", "AWS_DEFAULT_REGION"), ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
+FIRST = "dropbatch"
+NAMED = (
+    ("stack_name", ("STACK_NAME",), r"[A-Za-z][A-Za-z0-9-]{0,127}", "a letter, then at most 127"),
+    ("region", REGIONS, REGION, "a region's name"),
+    ("profile", PROFILES, ".+", "a profile"),
+    ("role_arn", ("STACK_ROLE_ARN",), r"arn:aws[a-z-]*:iam::[0-9]{12}:role/.+", "a role's ARN"),
+    ("tags", ("STACK_TAGS",), ".+=.*", "Key=Value, several with spaces between them"),
+)
+"""Settings of `sam deploy`: the variables that name each, its form, and the form in words."""
+TABLES = {"stack_name": "global", "aws_account": "dropbatch"}
+"""Where a setting is; the others are those of `deploy`. SAM has no command of the second name."""
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What a first deployment needs beside name and region.
+class AnswersFile:
+    """The stack that a command works on, and the file of its answers, which need not exist.
 
     Attributes:
-        parameters: of the template; those not named have their defaults.
-        token: the API token; empty if the stack needs none, or has it already.
+        path: the file.
+        settings: of `sam deploy`: the project's defaults, what the file says, then the variables.
     """
 
-    parameters: dict[str, str]
-    token: str = field(default="", repr=False)
+    path: Path
+    settings: dict[str, Any]
 
 
-def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment, and below it the file of `NAME=value` lines that its variable ANSWERS names.
-
-    A variable that is empty in the environment is not set.
+def choose(given: Mapping[str, str]) -> AnswersFile:
+    """The stack that the variables name.
 
     Raises:
-        DeployError: the file cannot be read, or a line is something else.
+        DeployError: a variable is wrong, or the file belongs to another region or AWS account.
     """
-    if not (name := environment.get("ANSWERS", "")):
-        return dict(environment)
+    named = _named(given)
+    name = named.get("stack_name", FIRST)
+    path = FOLDER / ("samconfig.local.toml" if name == FIRST else f"samconfig.{name}.local.toml")
+    before = _settings(_read(path))
+    settings = {**before, **named, "stack_name": name}
+    settings["region"] = settings.get("region") or _ask_region(given)
+    settings["aws_account"] = account_of(settings)
+    for one, what in (("region", "in region"), ("aws_account", "in AWS account")):
+        if before.get(one, settings[one]) != settings[one]:
+            raise DeployError(
+                f"{path.name} is of a stack {what} {before[one]}; this is {settings[one]}. "
+                "A stack elsewhere has another STACK_NAME here."
+            )
+    return AnswersFile(path, settings)
+
+
+def save(file: AnswersFile, parameters: Mapping[str, str]) -> None:
+    """Write what is not in the file yet, and the template's parameters."""
+    tables = _read(file.path)
+    own = ("stack_name", "aws_account", "region", "profile", "tags", "role_arn")
+    wanted = {name: file.settings[name] for name in own if file.settings.get(name)}
+    if parameters:
+        wanted["parameter_overrides"] = write_parameters(dict(parameters))
+    for name, value in wanted.items():
+        table = tables.setdefault("default", {}).setdefault(TABLES.get(name, "deploy"), {})
+        table.setdefault("parameters", {})[name] = value
+    head = "# `make deploy`: the defaults of samconfig.toml, and your answers. Git ignores this.\n"
+    file.path.write_text(head + "\n".join(_toml(tables)) + "\n", "utf-8")
+
+
+def _toml(table: Mapping[str, Any], *path: str) -> list[str]:
+    """The lines of a table and of those within it. JSON's plain values are also TOML's."""
+    inner = {name: value for name, value in table.items() if isinstance(value, dict)}
+    lines = [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in table.items()
+        if name not in inner
+    ]
+    if path and lines:
+        lines = ["", f"[{'.'.join(path)}]", *lines]
+    for name, value in inner.items():
+        lines += _toml(value, *path, name)
+    return lines
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The tables of a file; without it, the project's defaults."""
+    path = path if path.exists() else FOLDER / "samconfig.toml"
     try:
-        lines = Path(name).read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DeployError(f"ANSWERS: {name} cannot be read: {error}") from error
-    found = {}
-    for number, line in enumerate(lines, 1):
-        variable, separator, value = line.strip().removeprefix("export ").partition("=")
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        if not separator or not variable.isidentifier():
-            # Its content may be a token.
-            raise DeployError(f"{name}, line {number}: write it as NAME=value.")
-        found[variable] = value.strip().strip("\"'")
-    return found | {variable: value for variable, value in environment.items() if value.strip()}
+        return tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DeployError(f"{path.name}: {error}") from error
 
 
-def given_parameters(given: Mapping[str, str]) -> dict[str, str]:
-    """The template's parameters in the variable PARAMETERS.
+def _settings(tables: Mapping[str, Any]) -> dict[str, Any]:
+    inner = tables.get("default", {})
+    return {
+        name: value
+        for table in ("global", "deploy", "dropbatch")
+        for name, value in inner.get(table, {}).get("parameters", {}).items()
+    }
+
+
+def _named(given: Mapping[str, str]) -> dict[str, str]:
+    """The settings that variables name."""
+    found: dict[str, str] = {}
+    for name, variables, pattern, must in NAMED:
+        for variable in variables:
+            value = given.get(variable, "").strip()
+            if not value or name in found:
+                continue
+            if not re.fullmatch(pattern, value):
+                raise DeployError(f"{variable} is {value!r}; it must be {must}.")
+            found[name] = value
+    return found
+
+
+# ── the template's parameters ─────────────────────────────────────────────────────────────────────
+
+
+def parameters_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The template's parameters in settings of `sam deploy`, in each form that it reads."""
+    overrides = settings.get("parameter_overrides", "")
+    if isinstance(overrides, dict):
+        return {name: str(value) for name, value in overrides.items()}
+    return parse_parameters(overrides if isinstance(overrides, str) else " ".join(overrides))
+
+
+def named_parameters(given: Mapping[str, str]) -> dict[str, str]:
+    """The template's parameters in PARAMETERS, and in the variables that answer questions.
 
     Raises:
-        DeployError: the template has no such parameter, or accepts no such value; or a variable of
-            its own has another.
+        DeployError: the template has no such parameter, or takes no such value; or two differ.
     """
     try:
         parameters = parse_parameters(given.get("PARAMETERS", ""))
@@ -97,8 +179,13 @@ def given_parameters(given: Mapping[str, str]) -> dict[str, str]:
         if wrong := _wrong(name, value):
             raise DeployError(f"{name} {wrong}")
     for variable, name in PARAMETER_OF.items():
-        if name in parameters and given.get(variable, "").strip() not in {"", parameters[name]}:
+        if not (value := given.get(variable, "").strip()):
+            continue
+        if parameters.get(name, value) != value:
             raise DeployError(f"{variable} and PARAMETERS differ in {name}. Unset one of them.")
+        if wrong := _wrong(name, value):
+            raise DeployError(f"{variable} {wrong}")
+        parameters[name] = value
     return parameters
 
 
@@ -115,28 +202,6 @@ def refuse_gone(parameters: Mapping[str, str], place: str) -> None:
         raise DeployError("\n".join([*found, f"Remove it from {place}."]))
 
 
-def named_parameters(given: Mapping[str, str]) -> dict[str, str]:
-    """The template's parameters in all variables: PARAMETERS, and those that answer questions.
-
-    Raises:
-        DeployError: as for `given_parameters`.
-    """
-    parameters = given_parameters(given)
-    for variable, parameter in PARAMETER_OF.items():
-        if value := given.get(variable, "").strip():
-            if wrong := _wrong(parameter, value):
-                raise DeployError(f"{variable} {wrong}")
-            parameters[parameter] = value
-    return parameters
-
-
-def needs_token(parameters: Mapping[str, str]) -> bool:
-    """Whether the stack sends a token that is in its own secret."""
-    return parameters.get("Transport") != "worker" and not parameters.get(
-        "CloudflareApiTokenSecretArn"
-    )
-
-
 def _wrong(parameter: str, value: str) -> str:
     """What is wrong with a parameter's value; empty if nothing is."""
     about = template()["Parameters"][parameter]
@@ -145,125 +210,60 @@ def _wrong(parameter: str, value: str) -> str:
     if "AllowedValues" in about and value not in about["AllowedValues"]:
         return f"must be one of {', '.join(about['AllowedValues'])}."
     if about["Type"] == "Number":
-        return _wrong_number(value, about.get("MinValue", -inf), about.get("MaxValue", inf))
+        least, most = about.get("MinValue", -inf), about.get("MaxValue", inf)
+        is_number = re.fullmatch(r"-?[0-9]*\.?[0-9]+", value, re.ASCII)
+        is_right = is_number and least <= float(value) <= most
+        return "" if is_right else f"must be a number from {least:,} to {most:,}."
     if not about.get("MinLength", 0) <= len(value) <= about.get("MaxLength", inf):
         return f"must have {about.get('MinLength', 0)} to {about.get('MaxLength', inf)} characters."
     return ""
 
 
-def _wrong_number(value: str, least: float, most: float) -> str:
-    """What is wrong with a number's text, as CloudFormation reads it; empty if nothing is."""
-    is_number = re.fullmatch(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)", value, re.ASCII)
-    return (
-        ""
-        if is_number and least <= float(value) <= most
-        else f"must be a number from {least:,} to {most:,}."
-    )
-
-
-def _wrong_token(value: str) -> str:
-    """What is wrong with the form of a token; empty if nothing is."""
-    if holds_several(value):
-        return f"must be one token. {ONE_A_STACK}"
-    return "" if value.isascii() and value.isprintable() else "must be the token alone."
+# ── questions ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
-class _Question:
-    """One question.
+class Answers:
+    """What a first deployment needs beside name and region.
 
     Attributes:
-        text: for a person.
-        names: the variables that answer it, the first one first.
-        default: what Enter means; empty: it must be answered, unless it is optional.
-        wrong: returns what is wrong with an answer.
-        optional: whether it may stay empty.
-        secret: whether the answer is not shown.
+        parameters: of the template; those not named have their defaults.
+        token: the API token; empty if the stack needs none.
     """
 
-    text: str
-    names: tuple[str, ...]
-    default: str
-    wrong: Callable[[str], str]
-    optional: bool = False
-    secret: bool = False
-
-    def answer(self, given: Mapping[str, str]) -> str:
-        """The answer, from a variable or from the terminal.
-
-        Raises:
-            DeployError: there is none, or the variable's value is wrong.
-        """
-        for name in self.names:
-            if value := given.get(name, "").strip():
-                if wrong := self.wrong(value):
-                    raise DeployError(f"{name} {wrong}")
-                return value
-        if not sys.stdin.isatty():
-            if self.default or self.optional:
-                return self.default
-            raise DeployError(f"There is no terminal to ask on: set {self.names[0]} ({self.text}).")
-        return self._ask()
-
-    def _ask(self) -> str:
-        hint = f" [{self.default}]" if self.default else " (Enter: none)" if self.optional else ""
-        while True:
-            try:
-                read = getpass.getpass if self.secret else input
-                value = read(f"  {self.text}{hint}: ").strip() or self.default
-            except EOFError:
-                raise DeployError("\nNo answer was given.") from None
-            wrong = self.wrong(value)
-            if not value:
-                wrong = "" if self.optional else "is needed."
-            if not wrong:
-                return value
-            print(f"  It {wrong}")
+    parameters: dict[str, str]
+    token: str = field(default="", repr=False)
 
 
 def ask(given: Mapping[str, str], saved: Mapping[str, Any]) -> Answers:
     """Everything that a first deployment needs; what no variable answers is asked.
 
     Args:
-        given: `variables`.
+        given: the variables.
         saved: answers of an earlier attempt, which become defaults.
 
     Raises:
         DeployError: an answer is missing or wrong.
     """
-    before = parameters_of(saved)
-    parameters = before | given_parameters(given)
-    account = _Question(
+    parameters = parameters_of(saved) | named_parameters(given)
+    account = _answer(
+        given,
         "Cloudflare account id, 32 hexadecimal digits",
-        (ACCOUNT,),
+        ACCOUNT,
         parameters.get("CloudflareAccountId", ""),
         lambda value: _wrong("CloudflareAccountId", value),
-    ).answer(given)
-    token = ask_token(given) if needs_token(parameters) else ""
-    email = _Question(
-        "E-mail address for alarms",
-        (EMAIL,),
+    )
+    own = parameters.get("Transport") == "worker" or parameters.get("CloudflareApiTokenSecretArn")
+    token = "" if own else ask_token(given)
+    email = _answer(
+        given,
+        "E-mail address for alarms (Enter: none)",
+        EMAIL,
         parameters.get("NotificationEmail", ""),
-        lambda value: _wrong("NotificationEmail", value),
-        optional=True,
-    ).answer(given)
+        lambda value: value and _wrong("NotificationEmail", value),
+    )
     parameters |= {"CloudflareAccountId": account} | ({"NotificationEmail": email} if email else {})
     return Answers(parameters, token)
-
-
-def ask_region(given: Mapping[str, str], saved: Mapping[str, Any]) -> str:
-    """The AWS region; the first stack's is the default.
-
-    Else the one that is configured for the AWS CLI.
-
-    Raises:
-        DeployError: there is none, or it is none.
-    """
-    known = saved.get("region") or session(saved).region_name or ""
-    wrong: Callable[[str], str] = lambda value: (  # noqa: E731
-        "" if re.fullmatch(REGION, value) else "must be a region's name."
-    )
-    return _Question("AWS region", REGIONS, known, wrong).answer(given)
 
 
 def ask_token(given: Mapping[str, str]) -> str:
@@ -273,4 +273,55 @@ def ask_token(given: Mapping[str, str]) -> str:
         DeployError: there is none, or it has a wrong form.
     """
     text = "Cloudflare API token (Workers AI - Read and Edit), not shown"
-    return _Question(text, (TOKEN,), "", _wrong_token, secret=True).answer(given)
+    return _answer(given, text, TOKEN, "", _wrong_token, getpass.getpass)
+
+
+def _ask_region(given: Mapping[str, str]) -> str:
+    """The AWS region; that of the AWS CLI is the default."""
+    known = session({}).region_name or ""
+    return _answer(
+        given,
+        "AWS region",
+        REGIONS[0],
+        known,
+        lambda value: "" if re.fullmatch(REGION, value) else "must be a region's name.",
+    )
+
+
+def _wrong_token(value: str) -> str:
+    """What is wrong with the form of a token; empty if nothing is."""
+    if holds_several(value):
+        return f"must be one token. {ONE_A_STACK}"
+    is_plain = value and value.isascii() and value.isprintable()
+    return "" if is_plain else "must be the token alone."
+
+
+def _answer(
+    given: Mapping[str, str],
+    text: str,
+    variable: str,
+    default: str,
+    wrong: Callable[[str], str],
+    read: Callable[[str], str] = input,
+) -> str:
+    """The answer to a question: the variable's value, else what is typed; Enter is the default.
+
+    Raises:
+        DeployError: there is no terminal to ask on, or the variable's value is wrong.
+    """
+    is_asked = sys.stdin.isatty() and not given.get(variable, "").strip()
+    value = given.get(variable, "").strip() or default
+    hint = f" [{default}]" if default else ""
+    while True:
+        if is_asked:
+            try:
+                value = read(f"  {text}{hint}: ").strip() or default
+            except EOFError:
+                raise DeployError("\nNo answer was given.") from None
+        if not (problem := wrong(value)):
+            return value
+        if not value and not is_asked:
+            raise DeployError(f"There is no terminal to ask on: set {variable} ({text}).")
+        if not is_asked:
+            raise DeployError(f"{variable} {problem}")
+        print(f"  It {problem}")

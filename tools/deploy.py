@@ -1,8 +1,8 @@
 """`make deploy`: the stack on a real AWS account.
 
 The first time it asks a few questions (`tools.answers`) and shows what it will create
-(`tools.plan`). It builds the functions, runs `sam deploy`, puts the Cloudflare token in the stack's
-secret, checks it with one free call, and runs the smoke job (`tools.smoke_job`). The first step
+(`tools.plan`). It builds the functions, runs `sam deploy`, checks the Cloudflare token with one
+free call, puts it in the stack's secret, and runs the smoke job (`tools.smoke_job`). The first step
 depends only on the stack's status in CloudFormation: a first deployment that failed or was declined
 can be repeated. The token is printed nowhere and passed to no other program.
 """
@@ -12,41 +12,36 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 import dropbatch.client.stack
-from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api, check_token
-from dropbatch.client import aws
+from dropbatch.cli.cloudflare import Api, check_token
+from dropbatch.client import aws, events
 from dropbatch.errors import Error
 from local.template import template
-from tools import answers, answers_files, deploy_worker, plan, smoke_job
+from tools import answers, deploy_worker, plan, smoke_job
 from tools.account_stack import (
     NEVER_RAN,
     ROOT,
     DeployError,
     Stack,
     Step,
-    account_of,
     confirmed,
     delete,
     exit_code,
     find_stack,
     next_step,
     not_now,
-    physical_ids,
     secret_value,
     session,
 )
-from tools.closing_words import closing_words
-from tools.worker_check import check_worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tools.answers_files import AnswersFile
+    from tools.answers import AnswersFile
 
 SAM = ROOT / ".local/sam/bin/sam"
 HIDDEN = "****"
@@ -58,53 +53,36 @@ def _sam(*arguments: str, **more: str) -> None:
     subprocess.run([SAM, *arguments], cwd=ROOT, env={**environment, **more}, check=True)
 
 
-def _recreate(saved: dict[str, Any], stack: Stack) -> None:
-    """Delete a stack that cannot be updated, after asking.
+def deploy(given: Mapping[str, str]) -> tuple[dict[str, Any], Stack, str]:
+    """Build and deploy; return the saved answers, the deployed stack, and the token if asked for.
+
+    Args:
+        given: the variables that answer questions.
 
     Raises:
-        DeployError: the user declined, or it could not be deleted.
+        DeployError: no stack is deployed.
+        CalledProcessError: the SAM CLI failed and printed why.
     """
-    print(
-        f'The stack "{stack.name}" is in {stack.status}: it cannot be updated, only deleted '
-        "and created again."
-    )
-    if stack.status in NEVER_RAN:
-        print("It was never created completely, so it holds no data.")
-    if not confirmed("Delete it?"):
-        raise DeployError("Nothing was changed. Delete the stack yourself, or run this again.")
-    names = physical_ids(saved, stack, "Table")
-    delete(saved, stack)
-    if stack.status in NEVER_RAN and "Table" in names:
-        _delete_empty_table(saved, names["Table"])
-
-
-def _delete_empty_table(saved: dict[str, Any], table: str) -> None:
-    """Delete the protected table that a failed creation left behind; a table with items stays."""
-    client = session(saved).client("dynamodb")
-    try:
-        if client.scan(TableName=table, Limit=1)["Items"]:
-            print(f"The table {table} is not empty and stays.")
-            return
-        client.update_table(TableName=table, DeletionProtectionEnabled=False)
-        client.get_waiter("table_exists").wait(TableName=table)
-        client.delete_table(TableName=table)
-    except client.exceptions.ResourceNotFoundException:
-        return  # The rollback deleted it.
-    print(f"Deleted the empty table {table}, which the failed deployment had left behind.")
-
-
-def _limit(saved: dict[str, Any], parameters: Mapping[str, str]) -> str:
-    """What the account's Lambda concurrency limit means for the stack."""
-    client = session(saved).client("lambda")
-    try:
-        found = client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"]
-    except ClientError as error:
-        return (
-            "Lambda: the account's concurrency limit could not be read "
-            f"({error.response['Error']['Code']})."
-        )
-    worker = parameters.get("Transport") == "worker"
-    return plan.about_limit(found, client.meta.region_name, worker=worker)
+    file = answers.choose(given)
+    saved = file.settings
+    answers.refuse_gone(answers.parameters_of(saved), file.path.name)
+    stack = find_stack(saved)
+    step = next_step(stack)
+    if stack and step in {Step.WAIT, Step.REPAIR}:
+        raise not_now(stack)
+    if stack and step is Step.UPDATE:
+        token, parameters = "", _changed(given, file, stack)
+    else:
+        first = _prepare(given, file)
+        token, parameters = first.token, first.parameters
+        if stack and step is Step.RECREATE:
+            _recreate(saved, stack)
+    processor = os.environ.get("DROPBATCH_BUILD") or parameters.get("Architecture", "arm64")
+    _sam("build", DROPBATCH_BUILD=processor)
+    place = ["--config-file", str(file.path), "--region", saved["region"]]
+    profile = ["--profile", saved["profile"]] if "profile" in saved else []
+    _sam("deploy", "--no-fail-on-empty-changeset", *place, *profile)
+    return saved, _deployed(file, find_stack(saved)), token
 
 
 def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
@@ -114,181 +92,95 @@ def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
         DeployError: an answer is missing or wrong, or the user declined.
     """
     chosen = answers.ask(given, file.settings)
-    _check_parameters(chosen.parameters, file.settings)
+    _check_rate(chosen.parameters)
     limit = _limit(file.settings, chosen.parameters)
     print(plan.describe(chosen, file.settings, limit), flush=True)
     if sys.stdin.isatty() and not confirmed("Create it?"):
         raise DeployError("Nothing was created and nothing is billed.")
     chosen.parameters.update(_worker_url(chosen.parameters, file.settings))
-    answers_files.save(file, chosen.parameters)
+    answers.save(file, chosen.parameters)
     return chosen
 
 
-def _check_parameters(parameters: Mapping[str, str], saved: Mapping[str, Any]) -> None:
-    """Check what CloudFormation does not.
+def _recreate(saved: dict[str, Any], stack: Stack) -> None:
+    """Delete a stack that cannot be updated, after asking."""
+    print(f'The stack "{stack.name}" is in {stack.status}: it can only be created again.')
+    if stack.status in NEVER_RAN:
+        print("It was never created completely, so it holds no data.")
+    if not confirmed("Delete it?"):
+        raise DeployError("Nothing was changed. Delete the stack yourself, or run this again.")
+    delete(saved, stack)
 
-    That the transport has so many calls, and Lambda takes the environment.
 
-    Raises:
-        DeployError: there are too many calls; or the environment is too large, with what makes it
-            so.
+def _changed(given: Mapping[str, str], file: AnswersFile, stack: Stack) -> dict[str, str]:
+    """The parameters of a stack that is updated, after saving those that are given.
+
+    The others keep the stack's values, not those of the file: they may have been changed in
+    CloudFormation since.
     """
-    if wrong := plan.wrong_rate(parameters):
-        raise DeployError(wrong)
-    size, longest = plan.environment(parameters, saved)
-    if size > plan.MAX_ENVIRONMENT_BYTES:
-        raise DeployError(
-            f"The functions' environment would have {size:,} bytes, and Lambda takes "
-            f"{plan.MAX_ENVIRONMENT_BYTES:,}. "
-            f"Use shorter values; the longest are {longest}."
+    saved, before = file.settings, answers.parameters_of(file.settings)
+    named = answers.named_parameters(given)
+    kept = {
+        name: now
+        for name, now in stack.parameters.items()
+        if name in before.keys() - named.keys() and now not in {before[name], HIDDEN}
+    }
+    wanted = before | kept | named
+    if given.get(answers.TOKEN):
+        answers.ask_token(given)  # One of a wrong form is refused before anything is built.
+    wanted |= _worker_url({**stack.parameters, **wanted}, saved)
+    parameters = {**stack.parameters, **wanted}
+    _check_rate(parameters)
+    print(f'Updating the stack "{stack.name}" in {saved["region"]}, {saved["aws_account"]}.')
+    for name, now in kept.items():
+        print(
+            f"  {name}: {now or '(empty)'} stays; {file.path.name} had "
+            f"{before[name] or '(empty)'}. PARAMETERS changes it."
         )
+    for name, value in wanted.items():
+        now = stack.parameters.get(name, "")
+        if now not in {value, HIDDEN} and name in template()["Parameters"]:
+            print(f"  {name}: {now or '(empty)'} -> {value or '(empty)'}")
+    print(_limit(saved, parameters), flush=True)
+    answers.save(file, wanted)
+    return parameters
+
+
+def _check_rate(parameters: Mapping[str, str]) -> None:
+    if wrong := plan.refused_rate(parameters):
+        raise DeployError(wrong)
+
+
+def _limit(saved: dict[str, Any], parameters: Mapping[str, str]) -> str:
+    """What the account's Lambda concurrency limit means for the stack."""
+    client = session(saved).client("lambda")
+    try:
+        found = client.get_account_settings()["AccountLimit"]["UnreservedConcurrentExecutions"]
+    except ClientError as error:
+        code = error.response["Error"]["Code"]
+        return f"Lambda: the account's concurrency limit could not be read ({code})."
+    worker = parameters.get("Transport") == "worker"
+    return plan.about_limit(found, client.meta.region_name, worker=worker)
 
 
 def _worker_url(parameters: Mapping[str, str], saved: dict[str, Any]) -> dict[str, str]:
-    """The parameter WorkerUrl of a stack that calls a Worker and names none.
-
-    The Worker is deployed.
-    """
+    """The parameter WorkerUrl of a stack that calls a Worker and names none: it is deployed."""
     if parameters.get("Transport") != "worker" or parameters.get("WorkerUrl"):
         return {}
     name = deploy_worker.worker_name(saved["stack_name"], saved["region"])
     return {"WorkerUrl": deploy_worker.deploy_code(name, parameters.get("CloudflareAccountId", ""))}
 
 
-def deploy(given: Mapping[str, str]) -> tuple[dict[str, Any], Stack]:
-    """Build and deploy.
-
-    Return the saved answers and the deployed stack, whose secret has its token.
-
-    Args:
-        given: the variables that answer questions.
-
-    Raises:
-        DeployError: no stack is deployed.
-        CalledProcessError: the SAM CLI failed and printed why.
-    """
-    file = answers_files.choose(given, lambda saved: _asked_region(given, saved))
-    file = replace(file, settings={**file.settings, "aws_account": account_of(file.settings)})
-    saved = file.settings
-    answers.refuse_gone(answers_files.parameters_of(saved), file.path.name)
-    stack = find_stack(saved)
-    step = next_step(stack)
-    if stack and step in {Step.WAIT, Step.REPAIR}:
-        raise not_now(stack)
-    token = ""
-    if stack and step is Step.UPDATE:
-        chosen = _changed(given, file, stack)
-    else:
-        prepared = _prepare(given, file)
-        token, chosen = prepared.token, prepared.parameters
-        if stack and step is Step.RECREATE:
-            _recreate(saved, stack)
-    _sam(
-        "build",
-        DROPBATCH_BUILD=os.environ.get("DROPBATCH_BUILD") or chosen.get("Architecture", "arm64"),
-    )
-    place = ["--config-file", str(file.path), "--region", saved["region"]]
-    profile = ["--profile", saved["profile"]] if "profile" in saved else []
-    _sam("deploy", "--no-fail-on-empty-changeset", *place, *profile)
-    stack = _deployed(file, find_stack(saved))
-    _put_token(given, saved, stack, token)
-    return saved, stack
-
-
-def _asked_region(given: Mapping[str, str], saved: Mapping[str, Any]) -> str:
-    if sys.stdin.isatty():
-        print("A few questions; everything else has a default.", flush=True)
-    return answers.ask_region(given, saved)
-
-
-def _changed(given: Mapping[str, str], file: AnswersFile, stack: Stack) -> dict[str, str]:
-    """The parameters of a stack that is updated, after saving those that are given.
-
-    The others keep their values.
-
-    The stack's values are kept, not those of the file: they may have been changed in CloudFormation
-    since.
-    """
-    saved, before = file.settings, answers_files.parameters_of(file.settings)
-    named = answers.named_parameters(given)
-    changed = {
-        name: value for name, value in _differing(before, stack).items() if name not in named
-    }
-    wanted = before | changed | named
-    if given.get(answers.TOKEN):
-        answers.ask_token(given)  # One of a wrong form is refused before anything is built.
-    wanted |= _worker_url({**stack.parameters, **wanted}, saved)
-    parameters = {**stack.parameters, **wanted}
-    _check_parameters(parameters, saved)
-    print(
-        f'Updating the stack "{stack.name}" in {saved["region"]}, AWS account '
-        f"{saved['aws_account']}."
-    )
-    for name, value in changed.items():
-        print(
-            f"  {name}: {_shown(value)} stays; {file.path.name} had {_shown(before[name])}. "
-            "PARAMETERS changes it."
-        )
-    for name, value in wanted.items():
-        if (now := stack.parameters.get(name, "")) != value and name in template()["Parameters"]:
-            print(f"  {name}: {_shown(now)} -> {_shown(value)}")
-    print(_limit(saved, parameters), flush=True)
-    answers_files.save(file, wanted)
-    return parameters
-
-
-def _differing(parameters: Mapping[str, str], stack: Stack) -> dict[str, str]:
-    """The stack's values of those parameters that it has otherwise.
-
-    What CloudFormation hides is not known.
-    """
-    return {
-        name: stack.parameters[name]
-        for name, value in parameters.items()
-        if name in template()["Parameters"]
-        and stack.parameters.get(name, value) not in {value, HIDDEN}
-    }
-
-
-def _shown(value: str) -> str:
-    return value or "(empty)"
-
-
-def _put_token(given: Mapping[str, str], saved: dict[str, Any], stack: Stack, token: str) -> None:
-    """Put the token in the stack's secret, unless it has one already and none was just given.
-
-    Raises:
-        DeployError: the secret has no token, and none is given.
-    """
-    secret = stack.outputs.get("ApiTokenSecretArn")
-    if not secret:
-        return  # The stack needs no token, or has a secret of the user's own.
-    client = session(saved).client("secretsmanager")
-    kept = secret_value(client, secret)
-    if not token and not kept:
-        token = answers.ask_token(given)
-    if token and token != kept:
-        client.put_secret_value(SecretId=secret, SecretString=token)
-
-
 def _deployed(file: AnswersFile, stack: Stack | None) -> Stack:
     """The stack, if it is deployed.
 
     Raises:
-        DeployError: it is not: its change set was declined, or no stack has this name.
+        DeployError: it is not.
     """
-    if stack is None:
-        raise DeployError(
-            f'There is no stack "{file.settings["stack_name"]}" whose token can be '
-            "checked. If you deployed under "
-            f"another name or in another region, put stack_name and region in {file.path.name}."
-        )
-    if stack.status == "REVIEW_IN_PROGRESS":
+    if stack is None or stack.status == "REVIEW_IN_PROGRESS":
         raise DeployError(
             "The change set was not executed: nothing was created and nothing is billed. "
-            "Run make deploy again when "
-            "you are ready; it asks the same questions, with your answers filled in, and "
-            "asks for the token."
+            f"Your answers are in {file.path.name}; make deploy asks again."
         )
     if next_step(stack) is not Step.UPDATE:
         raise DeployError(
@@ -298,117 +190,127 @@ def _deployed(file: AnswersFile, stack: Stack | None) -> Stack:
     return stack
 
 
-def _deployed_settings(saved: dict[str, Any], stack: Stack) -> tuple[dict[str, str], str]:
+# ── the token, and the end ────────────────────────────────────────────────────────────────────────
+
+
+def _settings(saved: dict[str, Any], stack: Stack) -> tuple[dict[str, str], str]:
     """The submit function's environment, and the token or the Worker's secret that it reads."""
     account = session(saved)
     function = account.client("lambda").get_function_configuration(
         FunctionName=stack.outputs["SubmitFunctionName"]
     )
     settings: dict[str, str] = function["Environment"]["Variables"]
-    name = (
-        "WORKER_SECRET_ARN"
-        if settings["TRANSPORT"] == "worker"
-        else "CLOUDFLARE_API_TOKEN_SECRET_ARN"
-    )
+    is_worker = settings["TRANSPORT"] == "worker"
+    name = "WORKER_SECRET_ARN" if is_worker else "CLOUDFLARE_API_TOKEN_SECRET_ARN"
     return settings, secret_value(account.client("secretsmanager"), settings[name])
-
-
-def _what_is_wrong(stack: Stack, settings: dict[str, str], token: str) -> str:
-    """What the free call finds wrong with the token or the Worker's secret; empty if nothing is.
-
-    Raises:
-        Error: the token could not be checked.
-    """
-    if settings["TRANSPORT"] != "worker":
-        base_url = settings["WORKERS_AI_BASE_URL"].rstrip("/")
-        api = Api(base_url, settings["CLOUDFLARE_ACCOUNT_ID"], token)
-        try:
-            wrong = check_token(api)
-        except Error as error:
-            is_own = base_url != DEFAULT_BASE_URL
-            raise Error(
-                f"{error}{f' Is WorkersAiBaseUrl ({base_url}) right?' if is_own else ''}"
-            ) from error
-        return wrong and (
-            f"{wrong} The bare token belongs in the stack's secret; the functions "
-            "read it immediately."
-        )
-    url = settings["WORKER_URL"].rstrip("/")
-    if not check_worker(url, token):
-        return ""
-    print("Giving the Worker the stack's secret ...", flush=True)
-    name = deploy_worker.worker_name(stack.name, stack.id.split(":")[3])
-    deploy_worker.give_secret(name, settings["CLOUDFLARE_ACCOUNT_ID"], token)
-    return deploy_worker.wait_until_accepted(url, token)
 
 
 def _checked(stack: Stack, settings: dict[str, str], token: str) -> tuple[str, str]:
     """What is wrong with the token, and why it could not be checked; empty if nothing is."""
     try:
-        return _what_is_wrong(stack, settings, token), ""
+        if settings["TRANSPORT"] == "worker":
+            return _checked_worker(stack, settings, token), ""
+        base_url = settings["WORKERS_AI_BASE_URL"].rstrip("/")
+        return check_token(Api(base_url, settings["CLOUDFLARE_ACCOUNT_ID"], token)), ""
     except Error as error:
         return "", str(error)
 
 
-def _unconfirmed_email(saved: dict[str, Any], stack: Stack) -> str:
-    """The address that has not confirmed its subscription to the alarms; empty if there is none."""
-    topic = physical_ids(saved, stack, "Notifications").get("Notifications")
-    if not topic:
+def _checked_worker(stack: Stack, settings: dict[str, str], secret: str) -> str:
+    """What is wrong with the Worker's secret; one that it does not have yet is given to it."""
+    url = settings["WORKER_URL"].rstrip("/")
+    if not deploy_worker.check_worker(url, secret):
         return ""
-    try:
-        found = (
-            session(saved)
-            .client("sns")
-            .list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    print("Giving the Worker the stack's secret ...", flush=True)
+    name = deploy_worker.worker_name(stack.name, stack.id.split(":")[3])
+    deploy_worker.give_secret(name, settings["CLOUDFLARE_ACCOUNT_ID"], secret)
+    return deploy_worker.wait_until_accepted(url, secret)
+
+
+def _settle_token(
+    given: Mapping[str, str],
+    saved: dict[str, Any],
+    stack: Stack,
+    settings: dict[str, str],
+    kept: str,
+) -> str:
+    """Put a token that is accepted in the stack's own secret; return why it could not be checked.
+
+    Args:
+        given: the variables; a token among them replaces the kept one, if it is accepted.
+        saved: name, region and profile.
+        stack: the stack.
+        settings: the functions'.
+        kept: the token that the secret has; empty if none.
+
+    Raises:
+        DeployError: no token is accepted; the secret has what it had.
+    """
+    secret = stack.outputs.get("ApiTokenSecretArn")
+    token = (given.get(answers.TOKEN, "").strip() if secret else "") or kept
+    if secret and not token:
+        token = answers.ask_token(given)
+    wrong, unchecked = _checked(stack, settings, token)
+    while wrong and secret and sys.stdin.isatty():
+        print(wrong, file=sys.stderr)
+        token = answers.ask_token({})
+        wrong, unchecked = _checked(stack, settings, token)
+    if wrong:
+        stays = " and keeps its token" if kept and token != kept else ""
+        raise DeployError(f"The stack is up{stays}, but the check of the token failed. {wrong}")
+    if secret and token != kept:
+        client = session(saved).client("secretsmanager")
+        client.put_secret_value(SecretId=secret, SecretString=token)
+    return unchecked
+
+
+def closing_words(settings: dict[str, str], email: str, *, smoke: bool, unchecked: str = "") -> str:
+    """What the check proved, what it did not, and what to do next.
+
+    Args:
+        settings: the submit function's environment.
+        email: the address for alarms; empty if there is none.
+        smoke: whether a smoke job follows, which proves more.
+        unchecked: why the token could not be checked; empty if it was.
+    """
+    account, bucket = settings["CLOUDFLARE_ACCOUNT_ID"], settings["BUCKET_NAME"]
+    checked = f"The token is valid, and may read Workers AI in account {account}."
+    if settings["TRANSPORT"] == "worker":
+        checked = "The Worker accepts the shared secret."
+    elif unchecked:
+        checked = f"Its token could not be checked: {unchecked} The first job shows it."
+    elif not smoke:
+        checked += (
+            ' Not checked: that it may run models (permission "Workers AI - Edit"). If it may not, '
+            "status.json of the first job waits for token_refused."
         )
-    except (BotoCoreError, ClientError):
-        # An unnecessary reminder is better than none.
-        return stack.parameters.get("NotificationEmail", "")
-    pending = [
-        each["Endpoint"] for each in found if each["SubscriptionArn"] == "PendingConfirmation"
-    ]
-    return pending[0] if pending else ""
+    mail = f"\nAlarms go to {email} once the link in the e-mail from AWS was opened."
+    return f"""
+The stack is up. {checked}{mail if email else ""}
+Completion events (docs/operations.md): {next(events.told(settings, {}))[1]}
+
+Drop a file:
+  aws s3 cp requests.jsonl s3://{bucket}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl
+The answers appear under s3://{bucket}/results/."""
 
 
 def _deploy_and_check() -> None:
-    given = answers.variables(os.environ)
-    saved, stack = deploy(given)
+    given = dict(os.environ)
+    saved, stack, token = deploy(given)
+    given |= {answers.TOKEN: token} if token else {}
     try:
-        settings, token = _deployed_settings(saved, stack)
-        unconfirmed = _unconfirmed_email(saved, stack)
+        settings, kept = _settings(saved, stack)
+        unchecked = _settle_token(given, saved, stack, settings, kept)
     except (BotoCoreError, ClientError) as error:
         raise DeployError(
-            f"The stack is up, but its token could not be read to check it: {error}"
+            f"The stack is up, but its token could not be read or written: {error}"
         ) from error
-    wrong, unchecked = _checked(stack, settings, token)
-    offered = given.get(answers.TOKEN, "").strip()
-    if "ApiTokenSecretArn" in stack.outputs and offered not in {"", token}:
-        kept_wrong, (wrong, unchecked) = wrong, _checked(stack, settings, offered)
-        if wrong and not kept_wrong:
-            raise DeployError(
-                f"The stack is up and keeps its token; {answers.TOKEN} was not "
-                f"put in its place. {wrong}"
-            )
-        token = offered if not wrong else token
-        _put_token(given, saved, stack, token)
-    while wrong:
-        if "ApiTokenSecretArn" not in stack.outputs or not sys.stdin.isatty():
-            raise DeployError(f"The stack is up, but the check of the token failed. {wrong}")
-        print(wrong, file=sys.stderr)
-        token = answers.ask_token({})
-        _put_token(given, saved, stack, token)
-        wrong, unchecked = _checked(stack, settings, token)
     smoke = given.get("SMOKE", "yes") != "no"
-    print(
-        closing_words(settings, unconfirmed, smoke=smoke, unchecked=unchecked),
-        flush=True,
-    )
+    email = stack.parameters.get("NotificationEmail", "")
+    print(closing_words(settings, email, smoke=smoke, unchecked=unchecked), flush=True)
     if stack.name != dropbatch.client.stack.DEFAULT_NAME:
-        print(
-            f"For the command line: export DROPBATCH_STACK={stack.name} "
-            f"AWS_REGION={saved['region']}",
-            flush=True,
-        )
+        where = f"DROPBATCH_STACK={stack.name} AWS_REGION={saved['region']}"
+        print(f"For the command line: export {where}", flush=True)
     if smoke:
         client = aws.encrypting(session(saved).client, stack.parameters.get("KmsKeyArn", ""))
         made = dropbatch.client.stack.Stack(
@@ -422,10 +324,7 @@ def main() -> int:
     try:
         return exit_code(_deploy_and_check, "The same command goes on.")
     except subprocess.CalledProcessError as error:
-        print(
-            "It was not deployed. When the cause is fixed, run the same command again.",
-            file=sys.stderr,
-        )
+        print("It was not deployed. When the cause is fixed, run the same command again.")
         return error.returncode  # The SAM CLI has printed why.
 
 

@@ -17,10 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from http import HTTPStatus
 from pathlib import Path
 
+from dropbatch.cli.cloudflare import Api
+from dropbatch.errors import Error
 from local import worker
-from tools import answers, answers_files
+from tools import answers
 from tools.account_stack import (
     DeployError,
     Step,
@@ -30,7 +33,6 @@ from tools.account_stack import (
     secret_value,
     session,
 )
-from tools.worker_check import check_worker
 
 MAX_NAME = 63
 """Characters: a Worker's name is a part of its host's name."""
@@ -127,6 +129,19 @@ def give_secret(name: str, account: str, value: str) -> None:
     _wrangler("secret", "put", "SHARED_SECRET", "--name", name, account=account, given=value)
 
 
+def check_worker(url: str, secret: str) -> str:
+    """Call the Worker's free check; return what is wrong and how to fix it, empty if nothing is."""
+    try:
+        reply = Api(url, "", secret).get("/check")
+    except Error as error:
+        return f"{error}. Is WorkerUrl ({url}) right?"
+    if reply.status == HTTPStatus.OK:
+        return ""
+    if reply.status == HTTPStatus.UNAUTHORIZED:
+        return "The Worker does not accept the stack's secret: make deploy-worker sets it."
+    return f"There is no such Worker at {url} ({reply}); is WorkerUrl right?"
+
+
 def wait_until_accepted(address: str, value: str) -> str:
     """Wait until the Worker accepts the secret.
 
@@ -149,25 +164,19 @@ def deploy_worker() -> str:
         DeployError: what failed.
         LocalAwsError: Node.js is missing.
     """
-    given = answers.variables(os.environ)
-    saved = answers_files.choose(given, lambda saved: answers.ask_region(given, saved)).settings
-    client = session(saved).client
+    saved = answers.choose(os.environ).settings
     stack = find_stack(saved)
-    account = given.get(answers.ACCOUNT) or (
-        stack.parameters.get("CloudflareAccountId", "") if stack else ""
-    )
+    known = stack.parameters if stack and next_step(stack) is Step.UPDATE else {}
+    account = os.environ.get(answers.ACCOUNT) or known.get("CloudflareAccountId", "")
     name = worker_name(saved["stack_name"], saved["region"])
     address = deploy_code(name, account)
-    if (
-        stack is None
-        or next_step(stack) is not Step.UPDATE
-        or stack.parameters.get("Transport") != "worker"
-    ):
+    if stack is None or known.get("Transport") != "worker":
         return (
             f"The Worker {name} is up. To use it:\n  make deploy "
             f'PARAMETERS="Transport=worker WorkerUrl={address}"\n'
             "which also gives it the stack's secret. Until then it rejects every call."
         )
+    client = session(saved).client
     function = client("lambda").get_function_configuration(
         FunctionName=stack.outputs["SubmitFunctionName"]
     )
@@ -177,8 +186,8 @@ def deploy_worker() -> str:
     if settings["WORKER_URL"].rstrip("/") != address:
         return (
             f"The Worker {name} is up and has the stack's secret, but the stack calls "
-            f"{settings['WORKER_URL']}. To use "
-            f'this one:\n  make deploy PARAMETERS="WorkerUrl={address}"'
+            f"{settings['WORKER_URL']}. To use this one:\n  make deploy "
+            f'PARAMETERS="WorkerUrl={address}"'
         )
     if wrong := wait_until_accepted(address, value):
         raise DeployError(f"The Worker is deployed, but its check failed. {wrong}")

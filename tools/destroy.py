@@ -1,7 +1,4 @@
-"""`make destroy`: list what is deleted and what stays, ask.
-
-And delete the stack from the AWS account.
-"""
+"""`make destroy`: list what is deleted and what stays, ask, and delete the stack."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from dropbatch.cli.cloudflare import Api
 from dropbatch.client import events
 from dropbatch.client.stack import Stack as Place
 from dropbatch.errors import Error
-from tools import answers, answers_files
+from tools import answers
 from tools.account_stack import (
     DeployError,
     Stack,
@@ -48,14 +45,13 @@ def destroy(given: Mapping[str, str]) -> None:
     Raises:
         DeployError: there is nothing to delete, or it was not deleted.
     """
-    file = answers_files.choose(given, lambda saved: answers.ask_region(given, saved))
+    file = answers.choose(given)
     saved = file.settings
     stack = find_stack(saved)
     if stack is None:
-        where = f"in {saved.get('region') or 'this region'} of this account"
         raise DeployError(
-            f'There is no stack "{saved["stack_name"]}" {where}. STACK_NAME and '
-            "AWS_REGION name another."
+            f'There is no stack "{saved["stack_name"]}" in {saved["region"]} of this account. '
+            "STACK_NAME and AWS_REGION name another."
         )
     if next_step(stack) is Step.WAIT:
         raise not_now(stack)
@@ -122,73 +118,37 @@ def what_stays(stack: Stack, names: dict[str, str], answers_file: str) -> str:
         answers_file: the name of the file of its answers.
     """
     region = stack.id.split(":")[3]
-    lines = [
-        (
-            f'Deleting the stack "{stack.name}" removes its functions, their logs, queues with '
-            "the messages in them,"
-        ),
-        (
-            "schedule, alarms, dashboard, roles and the users' policy. Batches that are "
-            "pending at Cloudflare are not"
-        ),
-        "collected.",
-        "",
-        "It leaves:",
-    ]
-    if bucket := names.get("Bucket"):
-        empty = (
-            f'b = boto3.resource("s3", "{region}").Bucket("{bucket}"); '
-            "b.object_versions.delete(); b.delete()"
-        )
-        lines += [
-            f"- the bucket {bucket}, with uploads and results. To remove it with all its content:",
-            f"    .local/sam/bin/python -c 'import boto3; {empty}'",
-        ]
-    if table := names.get("Table"):
-        lines += [
-            f"- the table {table}, the record of every job. To remove it:",
-            (
-                f"    aws dynamodb update-table --region {region} --table-name {table} "
-                "--no-deletion-protection-enabled"
-            ),
-            f"    aws dynamodb delete-table --region {region} --table-name {table}",
-        ]
-    if "ApiToken" in names:
-        lines += [
-            (
-                "- possibly the secret with the token, for up to 30 days (Secrets Manager's "
-                "recovery window): it is then"
-            ),
-            (
-                "  removed automatically and not billed meanwhile. Revoke the token at "
-                "Cloudflare if nothing else uses it."
-            ),
-        ]
+    at = f"aws dynamodb %s --region {region} --table-name {names.get('Table')}"
+    empty = (
+        f'b = boto3.resource("s3", "{region}").Bucket("{names.get("Bucket")}"); '
+        "b.object_versions.delete(); b.delete()"
+    )
+    left = {
+        "Bucket": f"""the bucket, with uploads and results. To remove it with all its content:
+    .local/sam/bin/python -c 'import boto3; {empty}'""",
+        "Table": f"""the table, the record of every job. To remove it:
+    {at % "update-table"} --no-deletion-protection-enabled
+    {at % "delete-table"}""",
+        "ApiToken": """the secret with the token, for up to 30 days (Secrets Manager's recovery
+  window). Revoke the token at Cloudflare if nothing else uses it""",
+    }
+    lines = [f"- {left[name]}" for name in left if name in names]
     if stack.parameters.get("Transport") == "worker":
-        lines += [
-            "- the Worker at Cloudflare. To remove it:",
-            f"    (cd worker && npx wrangler delete --name {worker_name(stack.name, region)})",
-        ]
-    lines += [
-        (
-            "- packages of the functions in the SAM CLI's own bucket (stack "
-            "aws-sam-cli-managed-default), which other SAM"
-        ),
-        (
-            "  projects of the account use too; traces for 30 days and metrics for 15 months, "
-            "neither of them billed;"
-        ),
-        f"- {answers_file} on this machine, with your answers.",
-        "",
-    ]
-    return "\n".join(lines)
+        name = worker_name(stack.name, region)
+        lines.append(f"- the Worker: (cd worker && npx wrangler delete --name {name})")
+    return f"""
+Deleting the stack "{stack.name}" removes its functions, logs, queues with the messages in them,
+schedule, alarms, dashboard, roles and the users' policy. Batches that are pending at Cloudflare are
+not collected. It leaves:
+{chr(10).join(lines)}
+- the functions' packages in the SAM CLI's own bucket (stack aws-sam-cli-managed-default);
+- {answers_file} on this machine, with your answers.
+"""
 
 
 def main() -> int:
     """Delete; return the exit code."""
-    return exit_code(
-        lambda: destroy(answers.variables(os.environ)), "A deletion that has begun goes on."
-    )
+    return exit_code(lambda: destroy(os.environ), "A deletion that has begun goes on.")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from local.template import defaults, template
+from local.template import template
 from tools.account_stack import ROOT
 
 if TYPE_CHECKING:
@@ -16,51 +16,35 @@ if TYPE_CHECKING:
 
 MAX_CALLS = 240
 """Calls a minute that Cloudflare allows a token."""
-MAX_ENVIRONMENT_BYTES = 4_096
-"""Lambda's limit of all names and values of a function's environment."""
 KINDS = {
     "AWS::S3::Bucket": "bucket",
     "AWS::DynamoDB::Table": "table",
     "AWS::SQS::Queue": "queue",
     "AWS::Serverless::Function": "function",
-    "AWS::SecretsManager::Secret": "secret",
     "AWS::CloudWatch::Alarm": "alarm",
-    "AWS::CloudWatch::Dashboard": "dashboard",
 }
 """The resources that a person knows by name, in the order in which they are listed."""
 
 
-def resources(parameters: Mapping[str, str]) -> str:
-    """The kinds of resources that a stack with these parameters has, counted."""
-    has_secret = not parameters.get(
-        "WorkerSecretArn" if _uses_worker(parameters) else "CloudflareApiTokenSecretArn"
-    )
+def resources() -> str:
+    """The kinds of resources that each stack has, counted."""
     counted = Counter(
         one["Type"] for one in template()["Resources"].values() if "Condition" not in one
     )
-    counted |= Counter({"AWS::SecretsManager::Secret": int(has_secret)})
-    named = [
-        f"{counted[kind]} {word}{'s' * (counted[kind] > 1)}"
-        for kind, word in KINDS.items()
-        if counted[kind]
-    ]
-    return f"{', '.join(named)}, with their roles, policies and logs"
+    named = [f"{counted[kind]} {word}{'s' * (counted[kind] > 1)}" for kind, word in KINDS.items()]
+    return f"{', '.join(named)}, with their secret, roles, policies and logs"
 
 
-def _uses_worker(parameters: Mapping[str, str]) -> bool:
-    return parameters.get("Transport") == "worker"
-
-
-def wrong_rate(parameters: Mapping[str, str]) -> str:
+def refused_rate(parameters: Mapping[str, str]) -> str:
     """What is wrong with the calls a minute; empty if nothing is."""
     calls = parameters.get("ApiCallsPerMinute", "")
-    if _uses_worker(parameters) or not calls.isdigit() or int(calls) <= MAX_CALLS:
+    is_worker = parameters.get("Transport") == "worker"
+    if is_worker or not calls.isdigit() or int(calls) <= MAX_CALLS:
         return ""
-    words = (
+    return (
         f"ApiCallsPerMinute {calls}: Cloudflare allows a token {MAX_CALLS} calls a minute. "
-        "More need "
+        "More need Transport=worker, or another stack (docs/transports.md)."
     )
-    return f"{words}Transport=worker, or another stack (docs/transports.md)."
 
 
 def dollars() -> tuple[str, str]:
@@ -97,51 +81,6 @@ def about_limit(limit: int, region: str, *, worker: bool = False) -> str:
     )
 
 
-def environment(parameters: Mapping[str, str], saved: Mapping[str, Any]) -> tuple[int, str]:
-    """Bytes of a function's environment, at most; and the parameters with the longest values.
-
-    Args:
-        parameters: those that are given; the others have their defaults.
-        saved: name, region and account of the stack.
-    """
-    given = defaults() | dict(parameters)
-    values = {
-        name: _at_most(name, value, given, saved)
-        for name, value in template()["Globals"]["Function"]["Environment"]["Variables"].items()
-    }
-    longest = sorted(parameters, key=lambda name: -len(parameters[name]))[:3]
-    size = sum(len(name) + len(value.encode()) for name, value in values.items())
-    return size, ", ".join(f"{name} ({len(parameters[name])})" for name in longest)
-
-
-def _at_most(name: str, value: Any, given: Mapping[str, str], saved: Mapping[str, Any]) -> str:
-    """A variable's value, as long as it can get.
-
-    CloudFormation ends the names that it makes with 12 characters.
-    """
-    if isinstance(value, str):
-        return value
-    if "Fn::If" in value:
-        _, made, named = value["Fn::If"]
-        secret = f"secret:{made['Fn::GetAtt']}-{'x' * 19}"
-        arn = f"arn:aws-us-gov:secretsmanager:{saved['region']}:{'0' * 12}:{secret}"
-        return given[named["Ref"]] or arn
-    if "Fn::Join" in value:
-        separator, parts = value["Fn::Join"]
-        return str(separator.join(_at_most(name, part, given, saved) for part in parts))
-    if "Fn::Select" in value:
-        return "x" * 8  # The first digits of the stack's id.
-    referenced = value["Ref"]
-    if referenced in template()["Parameters"]:
-        return given.get(referenced, "")
-    if pseudo := {"AWS::StackName": "stack_name", "AWS::Region": "region"}.get(referenced):
-        return str(saved[pseudo])
-    made = f"{saved['stack_name']}-{referenced}-{'x' * 12}"
-    if name.endswith("_QUEUE_URL"):
-        return f"https://sqs.{saved['region']}.amazonaws.com.cn/{'0' * 12}/{made[:80]}"
-    return given["BucketName"] or "dropbatch-" + "x" * 36 if referenced == "Bucket" else made
-
-
 def describe(answers: Answers, saved: Mapping[str, Any], limit: str) -> str:
     """What is shown before a first deployment."""
     idle, job = dollars()
@@ -149,8 +88,8 @@ def describe(answers: Answers, saved: Mapping[str, Any], limit: str) -> str:
     token = "The token goes into the stack's secret and nowhere else.\n" if answers.token else ""
     return f"""
 This creates the stack "{saved["stack_name"]}" in {place}:
-  {resources(answers.parameters)}.
-AWS bills about {idle} a month while it is idle (an account has 10 alarms and 3 dashboards free),
+  {resources()}.
+AWS bills about {idle} a month while it is idle (an account has 10 alarms free),
 and about {job} for a job of a million records (docs/limits.md). Cloudflare bills the tokens that
 models use.
 {token}{limit}

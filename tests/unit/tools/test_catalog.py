@@ -14,7 +14,7 @@ from local.workers_ai.models.catalogue import MODELS, listing
 from tests.support.converted import BGE, DEEPSEEK, KIMI, QWEN
 from tests.support.listed import rows, with_properties
 from tools import refresh_catalog
-from tools.catalog_reader import CatalogError, merged, read_list
+from tools.refresh_catalog import CatalogError, merged, read_list
 
 KNOWN, DAY = catalog().models, "2026-12-24"
 
@@ -145,9 +145,6 @@ def test_list_that_is_not_whole_is_refused(content, says):
         {"context_window": "-5"},
         {"context_window": "many"},
         {"reasoning_effort": {"supported_efforts": "high"}},
-        {"reasoning_effort": {"supported_efforts": ["x" * 101]}},
-        {"reasoning_effort": {"supported_efforts": [str(number) for number in range(101)]}},
-        {"price": [{"unit": "per M input tokens", "price": "0." + "1" * 1_000}]},
     ],
 )
 def test_number_that_cannot_be_is_refused(properties):

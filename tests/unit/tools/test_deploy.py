@@ -1,53 +1,56 @@
-"""`make deploy`: what each status of the stack asks for."""
+"""`make deploy` and `make destroy`: what each status of the stack asks for, and the token's way."""
 
 import subprocess
+from types import SimpleNamespace
 
+import boto3
 import botocore.session
 import pytest
 from botocore.exceptions import ClientError
+from moto import mock_aws
 
+from dropbatch.errors import Error
 from shared.settings import MAX_CALLS
-from tools import account_stack, answers_files, deploy, deploy_worker, destroy, plan
-from tools.account_stack import NEVER_RAN, STEPS, DeployError, Stack, Step, next_step
+from tools import account_stack, answers, deploy, deploy_worker, destroy, plan
+from tools.account_stack import NEVER_RAN, DeployError, Stack, Step, next_step
 
+ACCOUNT = "0123456789abcdef0123456789abcdef"
 STACK_ID = "arn:aws:cloudformation:eu-west-1:111122223333:stack/dropbatch/5f3a9c1e"
 DEPLOYED = ("deploy", "--no-fail-on-empty-changeset")
 GIVEN = {
-    "CLOUDFLARE_ACCOUNT_ID": "0123456789abcdef0123456789abcdef",
+    "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
     "CLOUDFLARE_API_TOKEN": "the-token",
     "AWS_REGION": "eu-west-1",
 }
-ANSWERED = (
-    "[default.global.parameters]\nstack_name = "
-    '"dropbatch"\n[default.deploy.parameters]\nresolve_s3 = true\n'
-)
+SAVED = {"stack_name": "dropbatch", "region": "eu-west-1"}
+SETTINGS = {
+    "BUCKET_NAME": "files",
+    "TRANSPORT": "rest",
+    "WORKERS_AI_BASE_URL": "https://api",
+    "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
+}
 
 
 def stack_in(status, **parameters):
     return Stack("dropbatch", STACK_ID, status, parameters, {})
 
 
-def statuses():
+STEPS = {
+    "REVIEW_IN_PROGRESS": Step.CREATE,
+    "DELETE_COMPLETE": Step.CREATE,
+    **dict.fromkeys([*NEVER_RAN, "DELETE_FAILED"], Step.RECREATE),
+    **dict.fromkeys(["UPDATE_ROLLBACK_FAILED", "IMPORT_ROLLBACK_FAILED"], Step.REPAIR),
+    "UPDATE_FAILED": Step.UPDATE,
+}
+
+
+def test_every_cloudformation_status_has_step(subtests):
     model = botocore.session.get_session().get_service_model("cloudformation")
-    return model.shape_for("StackStatus").enum
-
-
-@pytest.mark.parametrize("status", statuses())
-def test_every_cloudformation_status_has_step(status):
-    assert status in STEPS
-    step = next_step(stack_in(status))
-    if status == "REVIEW_IN_PROGRESS":
-        assert step is Step.CREATE
-    elif status.endswith("_IN_PROGRESS"):
-        assert step is Step.WAIT
-    elif status in NEVER_RAN | {"DELETE_FAILED"}:
-        assert step is Step.RECREATE
-    elif status.endswith("ROLLBACK_FAILED"):
-        assert step is Step.REPAIR
-    elif status == "DELETE_COMPLETE":
-        assert step is Step.CREATE
-    else:
-        assert step is Step.UPDATE
+    for status in model.shape_for("StackStatus").enum:
+        others = Step.WAIT if status.endswith("_IN_PROGRESS") else Step.UPDATE
+        with subtests.test(status):
+            assert next_step(stack_in(status)) is STEPS.get(status, others)
+    assert next_step(stack_in("NEW_FAILED")) is Step.REPAIR
 
 
 class Account:
@@ -56,26 +59,19 @@ class Account:
     def __init__(self, monkeypatch, tmp_path):
         self.stack = None
         self.after_deploy = stack_in("CREATE_COMPLETE", Architecture="arm64")
-        self.sam_calls = []
-        self.deleted = []
+        self.sam_calls, self.deleted, self.questions = [], [], []
         self.says_yes = True
-        self.questions = []
-        self.tokens = []
-        (tmp_path / "samconfig.toml").write_text("# The project's.\nversion = 0.1\n\n" + ANSWERED)
-        monkeypatch.setattr(answers_files, "FOLDER", tmp_path)
-        for module in (answers_files, deploy):
-            monkeypatch.setattr(module, "account_of", lambda saved: "111122223333")
+        (tmp_path / "samconfig.toml").write_text("[default.deploy.parameters]\nresolve_s3 = true\n")
+        monkeypatch.setattr(answers, "FOLDER", tmp_path)
+        monkeypatch.setattr(answers, "account_of", lambda saved: "111122223333")
         for module in (deploy, destroy):
             monkeypatch.setattr(module, "find_stack", lambda saved: self.stack)
             monkeypatch.setattr(module, "confirmed", self._confirmed)
             monkeypatch.setattr(module, "delete", self._delete)
-            monkeypatch.setattr(module, "physical_ids", lambda saved, stack, *names: {})
+        monkeypatch.setattr(destroy, "physical_ids", lambda saved, stack, *names: {})
         monkeypatch.setattr(deploy, "_sam", self._sam)
         monkeypatch.setattr(deploy, "_limit", lambda saved, parameters: "Lambda: enough.")
-        monkeypatch.setattr(
-            deploy, "_put_token", lambda given, saved, stack, token: self.tokens.append(token)
-        )
-        self.folder = tmp_path
+        self.file = tmp_path / "samconfig.local.toml"
 
     def _confirmed(self, question):
         self.questions.append(question)
@@ -90,16 +86,6 @@ class Account:
         if arguments[0] == "deploy":
             self.stack = self.after_deploy
 
-    @property
-    def saved(self):
-        return answers_files._read(self.folder / "samconfig.local.toml")
-
-    @property
-    def created(self):
-        return self.sam_calls == [("build", "arm64"), DEPLOYED] and self.tokens == [
-            GIVEN["CLOUDFLARE_API_TOKEN"]
-        ]
-
 
 @pytest.fixture
 def account(monkeypatch, tmp_path):
@@ -110,10 +96,12 @@ def account(monkeypatch, tmp_path):
 def test_failed_stack_is_deleted_if_agreed(account, status):
     account.stack = stack_in(status)
 
-    deploy.deploy(GIVEN)
+    *_, token = deploy.deploy(GIVEN)
 
     assert account.deleted == [status]
-    assert account.created
+    assert account.sam_calls == [("build", "arm64"), DEPLOYED]
+    assert token == "the-token"
+    assert "the-token" not in account.file.read_text()
 
 
 def test_nothing_is_done_without_agreement(account):
@@ -134,9 +122,7 @@ def test_usable_stack_is_updated_without_questions(account, status):
     deploy.deploy({"AWS_REGION": "eu-west-1"})
 
     assert account.sam_calls == [("build", "arm64"), DEPLOYED]
-    assert "parameter_overrides" not in (account.folder / "samconfig.local.toml").read_text(), (
-        "they keep their values"
-    )
+    assert "parameter_overrides" not in account.file.read_text(), "they keep their values"
 
 
 @pytest.mark.parametrize(
@@ -151,19 +137,11 @@ def test_busy_or_broken_stack_is_left_alone(account, status):
     assert account.sam_calls == []
 
 
-def test_declining_change_set_ends_with_sentence(account, capsys, monkeypatch):
-    account.after_deploy = stack_in("REVIEW_IN_PROGRESS")
-    monkeypatch.setattr(deploy.os, "environ", GIVEN)
+@pytest.mark.parametrize("after", [stack_in("REVIEW_IN_PROGRESS"), None])
+def test_declining_change_set_ends_with_sentence(account, after):
+    account.after_deploy = after
 
-    assert deploy.main() == 1
-
-    assert "change set was not executed" in capsys.readouterr().err
-
-
-def test_declining_without_stack_ends_with_advice(account):
-    account.after_deploy = None
-
-    with pytest.raises(DeployError, match=r"samconfig\.local\.toml"):
+    with pytest.raises(DeployError, match=r"change set was not executed.*samconfig\.local\.toml"):
         deploy.deploy(GIVEN)
 
 
@@ -175,36 +153,7 @@ def test_failure_of_sam_cli_is_its_exit_code(account, monkeypatch, capsys):
     monkeypatch.setattr(deploy.os, "environ", GIVEN)
 
     assert deploy.main() == 3
-    assert "run the same command again" in capsys.readouterr().err
-
-
-def test_answers_are_saved_without_token(account):
-    before = (account.folder / "samconfig.toml").read_text()
-
-    deploy.deploy(GIVEN | {"NOTIFICATION_EMAIL": "team@example.org", "STACK_NAME": "second"})
-
-    assert (account.folder / "samconfig.toml").read_text() == before
-    text = (account.folder / "samconfig.local.toml").read_text()
-    assert "The project's" not in text
-    assert "the-token" not in text
-    saved = account.saved
-    assert (saved["stack_name"], saved["region"], saved["resolve_s3"]) == (
-        "second",
-        "eu-west-1",
-        True,
-    )
-    assert answers_files.parameters_of(saved) == {
-        "CloudflareAccountId": GIVEN["CLOUDFLARE_ACCOUNT_ID"],
-        "NotificationEmail": "team@example.org",
-    }
-    ignored = (account_stack.ROOT / ".gitignore").read_text().splitlines()
-    assert {"samconfig.local.toml", "samconfig.*.local.toml"} <= set(ignored)
-
-
-TWO_EMAILS = {
-    "NOTIFICATION_EMAIL": "a@example.org",
-    "PARAMETERS": "NotificationEmail=b@example.org",
-}
+    assert "run the same command again" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -212,7 +161,8 @@ TWO_EMAILS = {
     [
         ({"CLOUDFLARE_ACCOUNT_ID": "mine"}, "must be"),
         ({"CLOUDFLARE_API_TOKEN": "two words"}, "must be"),
-        (TWO_EMAILS, "NOTIFICATION_EMAIL and PARAMETERS differ"),
+        ({"PARAMETERS": "ApiCallsPerMinute=241"}, "ApiCallsPerMinute 241: .* 240 calls a minute"),
+        ({"PARAMETERS": "ApiCallsPerMinute=2400 AiGatewayId=g"}, "ApiCallsPerMinute 2400: "),
     ],
 )
 def test_wrong_variable_is_refused_before_build(account, given, says):
@@ -222,40 +172,7 @@ def test_wrong_variable_is_refused_before_build(account, given, says):
         deploy.deploy({"AWS_REGION": "eu-west-1"} | given)
 
     assert account.sam_calls == []
-
-
-@pytest.mark.parametrize(("calls", "transport"), [("241", ""), ("2400", " AiGatewayId=g")])
-def test_calls_that_a_token_does_not_have_are_refused(account, calls, transport):
-    account.stack = stack_in("UPDATE_COMPLETE")
-
-    with pytest.raises(DeployError, match=f"ApiCallsPerMinute {calls}: .* 240 calls a minute"):
-        deploy.deploy(
-            {"AWS_REGION": "eu-west-1", "PARAMETERS": f"ApiCallsPerMinute={calls}{transport}"}
-        )
-
-    assert account.sam_calls == []
     assert plan.MAX_CALLS == MAX_CALLS
-
-
-def test_environment_that_lambda_refuses_is_not_built(account):
-    secret = f"arn:aws:secretsmanager:eu-west-1:111122223333:secret:{'s' * 500}-AbCdEf"
-    values = {
-        **dict.fromkeys(
-            ("CloudflareApiTokenSecretArn", "AiGatewayTokenSecretArn", "WorkerSecretArn"), secret
-        ),
-        **dict.fromkeys(("WorkersAiBaseUrl", "WorkerUrl"), f"https://{'a' * 200}"),
-        "SourcePrefix": "p" * 512,
-    }
-    parameters = " ".join(f"{name}={value}" for name, value in values.items())
-    given = GIVEN | {"PARAMETERS": parameters, "STACK_NAME": "x" * 128}
-
-    with pytest.raises(
-        DeployError, match=r"would have 4,\d+ bytes, and Lambda takes 4,096.*SecretArn \(560\)"
-    ):
-        deploy.deploy(given)
-
-    assert account.sam_calls == []
-    assert not (account.folder / "samconfig.local.toml").exists()
 
 
 class Client:
@@ -271,24 +188,13 @@ class Client:
         raise ClientError({"Error": {"Code": self.code, "Message": ""}}, "DescribeStacks")
 
 
-def test_missing_stack_is_none(monkeypatch):
-    monkeypatch.setattr(account_stack, "session", lambda saved: Client("ValidationError"))
-
-    assert account_stack.find_stack({"stack_name": "dropbatch"}) is None
-
-
 def test_denied_call_is_not_missing_stack(monkeypatch):
+    monkeypatch.setattr(account_stack, "session", lambda saved: Client("ValidationError"))
+    assert account_stack.find_stack(SAVED) is None
+
     monkeypatch.setattr(account_stack, "session", lambda saved: Client("AccessDenied"))
-
     with pytest.raises(ClientError):
-        account_stack.find_stack({"stack_name": "dropbatch"})
-
-
-SETTINGS = {
-    "BUCKET_NAME": "files",
-    "CLOUDFLARE_ACCOUNT_ID": "0123456789abcdef0123456789abcdef",
-    "TRANSPORT": "rest",
-}
+        account_stack.find_stack(SAVED)
 
 
 def test_closing_words_say_what_was_checked():
@@ -297,53 +203,140 @@ def test_closing_words_say_what_was_checked():
     assert "may read Workers AI" in said
     assert "Not checked" in said
     assert "Workers AI - Edit" in said
-    assert "Confirm" not in said
-    assert "Not checked" not in deploy.closing_words(SETTINGS, "", smoke=True), (
-        "the smoke job checks it"
+    assert "Alarms" not in said
+    told = deploy.closing_words(SETTINGS, "team@example.org", smoke=True)
+    assert "Not checked" not in told, "the smoke job checks it"
+    assert "team@example.org once the link" in told
+
+
+# ── the token ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def secrets(monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    with mock_aws():
+        monkeypatch.setattr(deploy, "session", lambda saved: boto3.Session(region_name="eu-west-1"))
+        yield boto3.client("secretsmanager", "eu-west-1")
+
+
+@pytest.fixture
+def stack(secrets):
+    """A stack whose secret has no value yet."""
+    arn = secrets.create_secret(Name="ApiToken-1")["ARN"]
+    outputs = {"ApiTokenSecretArn": arn, "BucketName": "files"}
+    return Stack("dropbatch", STACK_ID, "CREATE_COMPLETE", {}, outputs)
+
+
+def kept(secrets, stack):
+    return account_stack.secret_value(secrets, stack.outputs["ApiTokenSecretArn"])
+
+
+@pytest.fixture
+def deployed(monkeypatch, secrets, stack):
+    """A deployment that is over, with a token that the API refuses unless it is good."""
+
+    def play(held="", offered="", smoke="no"):
+        if held:
+            secret = stack.outputs["ApiTokenSecretArn"]
+            secrets.put_secret_value(SecretId=secret, SecretString=held)
+        monkeypatch.setenv(answers.TOKEN, offered)
+        monkeypatch.setenv("SMOKE", smoke)
+        return deploy.main()
+
+    monkeypatch.setattr(deploy, "deploy", lambda given: (SAVED, stack, ""))
+    monkeypatch.setattr(deploy, "_settings", lambda *_: (SETTINGS, kept(secrets, stack)))
+    monkeypatch.setattr(
+        deploy, "check_token", lambda api: "" if api.token.startswith("good") else "Not known."
     )
-
-
-class Topic:
-    """SNS, as far as `list_subscriptions_by_topic`."""
-
-    def __init__(self, subscription_arn):
-        self.subscription_arn = subscription_arn
-
-    def client(self, service):
-        return self
-
-    def list_subscriptions_by_topic(self, TopicArn):  # noqa: N803 - boto3's name
-        if self.subscription_arn is None:
-            raise ClientError(
-                {"Error": {"Code": "AuthorizationError", "Message": ""}}, "ListSubscriptionsByTopic"
-            )
-        return {
-            "Subscriptions": [
-                {"Endpoint": "team@example.org", "SubscriptionArn": self.subscription_arn}
-            ]
-        }
+    monkeypatch.setattr(deploy.smoke_job, "run", lambda made: "The smoke job was fine.")
+    return play
 
 
 @pytest.mark.parametrize(
-    ("subscription_arn", "unconfirmed"),
+    ("held", "offered", "stays", "says"),
     [
-        ("PendingConfirmation", "team@example.org"),
-        ("arn:aws:sns:eu-west-1:111122223333:topic:5f3a", ""),
-        (None, "team@example.org"),
+        ("", "good", "good", ""),
+        ("good", "", "good", ""),
+        ("refused", "good", "good", ""),
+        ("good", "good-too", "good-too", ""),
+        ("good", "of-another-tool", "good", "keeps its token, but the check of the token failed"),
+        ("refused", "", "refused", "the check of the token failed. Not known."),
+        ("", "", "", "set CLOUDFLARE_API_TOKEN"),
     ],
-    ids=["pending", "confirmed", "may not look"],
 )
-def test_unconfirmed_subscription_is_named(monkeypatch, subscription_arn, unconfirmed):
+def test_secret_gets_token_that_is_accepted(
+    deployed, secrets, stack, capsys, held, offered, stays, says
+):
+    assert deployed(held, offered) == bool(says)
+    assert kept(secrets, stack) == stays
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert not offered or offered not in shown.out
+
+
+@pytest.mark.parametrize(
+    ("token", "smoke", "ran"), [("good", "yes", 1), ("good", "no", 0), ("x", "yes", 0)]
+)
+def test_smoke_job_runs_with_good_token_alone(deployed, capsys, token, smoke, ran):
+    deployed(token, smoke=smoke)
+    assert capsys.readouterr().out.count("The smoke job was fine.") == ran
+
+
+def test_deleted_secret_is_restored_with_token(secrets, stack, deployed):
+    deployed("good")
+    secrets.delete_secret(SecretId=stack.outputs["ApiTokenSecretArn"])
+    assert deployed(offered="good-too") == 0
+    assert kept(secrets, stack) == "good-too"
+
+
+def test_unchecked_token_does_not_end_deployment(monkeypatch, secrets, stack, deployed, capsys):
+    def fail(api):
+        raise Error("api.cloudflare.com cannot be reached: certificate verify failed.")
+
+    monkeypatch.setattr(deploy, "check_token", fail)
+
+    assert deployed(offered="new", smoke="yes") == 0
+    assert kept(secrets, stack) == "new"
+    shown = capsys.readouterr().out
+    assert "Its token could not be checked: api.cloudflare.com cannot be reached" in shown
+    assert "The smoke job was fine." in shown
+    assert "token is valid" not in shown
+
+
+def test_worker_is_deployed_with_stacks_secret(monkeypatch, stack):
+    given = []
     monkeypatch.setattr(
-        deploy, "physical_ids", lambda saved, stack, *names: {"Notifications": "topic"}
+        deploy_worker, "deploy_code", lambda name, account: f"https://{name}.workers.dev"
     )
-    monkeypatch.setattr(deploy, "session", lambda saved: Topic(subscription_arn))
+    monkeypatch.setattr(deploy_worker, "give_secret", lambda *what: given.append(what))
+    monkeypatch.setattr(deploy_worker, "wait_until_accepted", lambda url, value: "")
+    monkeypatch.setattr(deploy_worker, "check_worker", lambda *_: "" if given else "It does not.")
+    worker = {"Transport": "worker", "CloudflareAccountId": ACCOUNT}
+    url = deploy._worker_url(worker, SAVED)["WorkerUrl"]
+    assert url == "https://dropbatch-eu-west-1.workers.dev"
+    assert deploy._worker_url({"Transport": "worker", "WorkerUrl": url}, SAVED) == {}
+    assert deploy._worker_url({}, SAVED) == {}
 
-    found = deploy._unconfirmed_email(
-        {}, stack_in("CREATE_COMPLETE", NotificationEmail="team@example.org")
+    settings = {**SETTINGS, "TRANSPORT": "worker", "WORKER_URL": url}
+    assert deploy._checked(stack, settings, "shared") == ("", "")
+    assert deploy._checked(stack, settings, "shared") == ("", "")
+    assert given == [("dropbatch-eu-west-1", ACCOUNT, "shared")], (
+        "only a Worker that rejects it gets it"
     )
 
-    assert found == unconfirmed
+
+def test_sam_cli_is_run_without_token(monkeypatch):
+    ran = []
+    monkeypatch.setattr(deploy.os, "environ", {answers.TOKEN: "the-token", "PATH": "/bin"})
+    run = SimpleNamespace(run=lambda *command, **more: ran.append((command, more)))
+    monkeypatch.setattr(deploy, "subprocess", run)
+    deploy._sam("build", DROPBATCH_BUILD="arm64")
+    assert "the-token" not in str(ran)
+
+
+# ── make destroy ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_destroy_says_what_stays():
@@ -352,12 +345,12 @@ def test_destroy_says_what_stays():
 
     for words in (
         'Bucket("files")',
-        "--table-name ledger",
-        "recovery window",
-        "eu-west-1",
+        "delete-table --region eu-west-1 --table-name ledger",
+        "recovery",
         "no-deletion-protection",
     ):
         assert words in said
+    assert "ledger" not in destroy.what_stays(stack_in("UPDATE_COMPLETE"), {}, "")
 
 
 def test_destroy_asks_first(account):
@@ -371,22 +364,6 @@ def test_destroy_asks_first(account):
     destroy.destroy(GIVEN)
     assert account.deleted == ["UPDATE_COMPLETE"]
     assert "dropbatch" in account.questions[-1]
-
-
-def interrupted(*_, **__):
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(
-    ("tool", "step"), [(deploy, "_sam"), (destroy, "confirmed"), (deploy_worker, "find_stack")]
-)
-def test_interrupted_tool_ends_as_shells_commands_do(account, monkeypatch, capsys, tool, step):
-    account.stack = stack_in("UPDATE_COMPLETE")
-    monkeypatch.setattr(deploy.os, "environ", GIVEN)
-    monkeypatch.setattr(tool, step, interrupted)
-
-    assert tool.main() == 130
-    assert capsys.readouterr().err.startswith("\nInterrupted. ")
 
 
 @pytest.mark.parametrize("status", [None, "UPDATE_IN_PROGRESS"])

@@ -10,9 +10,9 @@ from moto import mock_aws
 
 from local import worker
 from local.processes import LocalAwsError
-from tools import answers_files, deploy_worker
+from tools import answers, deploy_worker
 from tools.account_stack import Stack
-from tools.answers_files import AnswersFile
+from tools.answers import AnswersFile
 from tools.deploy_worker import worker_name
 
 HOST = "dropbatch-eu-west-1.team.workers.dev"
@@ -55,7 +55,7 @@ def cloudflare(monkeypatch, tmp_path):
     chosen = AnswersFile(
         tmp_path / "samconfig.local.toml", {"stack_name": "dropbatch", "region": "eu-west-1"}
     )
-    monkeypatch.setattr(answers_files, "choose", lambda given, region_of: chosen)
+    monkeypatch.setattr(answers, "choose", lambda given: chosen)
     monkeypatch.delenv("CLOUDFLARE_ACCOUNT_ID", raising=False)
     monkeypatch.setattr(deploy_worker, "find_stack", lambda saved: made.stack)
     monkeypatch.setattr(deploy_worker, "check_worker", lambda url, secret: "")

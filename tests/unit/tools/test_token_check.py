@@ -7,7 +7,7 @@ import pytest
 
 from dropbatch.cli.cloudflare import Api, Reply, check_token
 from dropbatch.errors import Error
-from tools.worker_check import check_worker
+from tools.deploy_worker import check_worker
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 TOKEN = "secret-canary"
