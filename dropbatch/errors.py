@@ -2,7 +2,8 @@
 
 Error:
 ├── UsageError      the call is wrong: an option, a path, a name
-│   └── Taken           a file of somebody else is in the way
+│   ├── Taken           a file of somebody else is in the way
+│   └── UnknownModel    perhaps a new one: it may be sent all the same, unchecked
 ├── UploadRefused   the upload is wrong; has the code that the manifest shows, and perhaps a line
 │   └── NoRecordFits    of those at its beginning: it may be uploaded all the same, unchecked
 ├── JobFailed       a job ended without its answers
@@ -34,6 +35,7 @@ __all__ = [
     "NothingToRetry",
     "Taken",
     "TimedOut",
+    "UnknownModel",
     "UploadRefused",
     "UsageError",
 ]
@@ -45,6 +47,10 @@ class JobFailed(Error):  # noqa: N818
 
 class Taken(UsageError):  # noqa: N818
     """Files of another job or program are in the way."""
+
+
+class UnknownModel(UsageError):  # noqa: N818
+    """Dropbatch does not know the model."""
 
 
 class TimedOut(Error):  # noqa: N818

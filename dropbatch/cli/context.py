@@ -35,6 +35,7 @@ from dropbatch.errors import (
     NotPermitted,
     Taken,
     TimedOut,
+    UnknownModel,
     UsageError,
 )
 
@@ -69,6 +70,7 @@ _HINTS: dict[type[Error], str] = {
     NotOver: "`dropbatch wait` waits",
     Taken: "-o names a folder, --force replaces what is there",
     NoRecordFits: "--no-check sends it all the same",
+    UnknownModel: "`put --no-check` sends it all the same",
     IdUnknown: "`dropbatch ls` lists them",
 }
 """What the command line has for an error, beside the library's words."""

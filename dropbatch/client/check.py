@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from dropbatch.core import names
-from dropbatch.core.models import model_advice
+from dropbatch.core.formats.base import begins
+from dropbatch.core.models import Model, model_advice, unknown_model
 from dropbatch.core.options import Options, file_options, metadata_options, path_options, resolve
 from dropbatch.core.plan import (
     Checkpoint,
@@ -20,11 +24,13 @@ from dropbatch.core.plan import (
     plan_upload,
     with_default_model,
 )
+from dropbatch.core.prices import BYTES_PER_TOKEN
 from dropbatch.core.read import cut
 from dropbatch.core.read.cut import Cut
 from dropbatch.core.read.form import Beginning, read_beginning
+from dropbatch.core.read.index import record_spans
 from dropbatch.core.read.lines import windows
-from dropbatch.errors import NoRecordFits, UploadRefused, UsageError
+from dropbatch.errors import NoRecordFits, UnknownModel, UploadRefused, UsageError
 
 _USAGE = frozenset({"bad_options", "bad_model", "no_model", "path_too_long"})
 """Codes of faults that are not the file's."""
@@ -112,11 +118,15 @@ def _check_records(
 
 def _check_model_and_records(planned: Planned, beginning: Beginning, notes: list[str]) -> None:
     model, seen, bad, is_all, first = planned.plan.model, 0, 0, True, None
+    long = Long(planned.plan.known_model)
     try:
         for one in batches_of(planned, _to_end(beginning, planned.plan.start)):
             if not seen:
                 check_model(model)
+                if words := unknown_model(model, planned.options.task):
+                    raise UnknownModel(words)
                 notes += filter(None, [model_advice(model)])
+            long.add(one)
             seen += len(one.rows)
             bad += len(one.rows.faults)
             if first is None and one.rows.faults:
@@ -125,6 +135,7 @@ def _check_model_and_records(planned: Planned, beginning: Beginning, notes: list
                 break
     except _BeginningOverError:
         is_all = False
+    notes += filter(None, [long.note()])
     if first is None:
         return
     named = first.message.startswith("Line ")
@@ -141,3 +152,58 @@ def _to_end(beginning: Beginning, start: int) -> Iterator[bytes]:
     yield beginning.head[start:]
     if not beginning.complete:
         raise _BeginningOverError
+
+
+_MEDIA = re.compile(rb'"(?:image_url|input_image|input_audio|video_url|file|audio|image)"\s*:')
+
+
+class _Request(msgspec.Struct):
+    text: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_decode_request = msgspec.json.Decoder(_Request).decode
+_decode_texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+@dataclass
+class Long:
+    """Counts the requests whose text probably does not fit the model's context window."""
+
+    model: Model
+    count: int = 0
+    first: str = ""
+
+    def add(self, cut: Cut) -> None:
+        """Look at the requests of a batch."""
+        most = self.model.context
+        if most is None or max(cut.rows.lengths, default=0) <= most * BYTES_PER_TOKEN:
+            return
+        for index, (begin, length) in enumerate(record_spans(cut.rows)):
+            tokens = 0
+            if length > most * BYTES_PER_TOKEN:
+                tokens = _longest_text(cut.body[begin : begin + length]) // BYTES_PER_TOKEN
+            if tokens > most and not self.count:
+                line = cut.rows[index].line
+                where = f"id {cut.first_id + index:,}" if line is None else f"line {line:,}"
+                self.first = f"the first with {tokens:,} tokens ({where})"
+            self.count += tokens > most
+
+    def note(self) -> str:
+        """What to tell the user; empty if there is none."""
+        if not self.count:
+            return ""
+        return (
+            f"{self.model.id} has a context window of {self.model.context:,} tokens. "
+            f"{self.count:,} records are longer by an estimate of {BYTES_PER_TOKEN} bytes a token, "
+            f"{self.first}: they will be cut short or rejected. Divide them."
+        )
+
+
+def _longest_text(request: bytes) -> int:
+    """Bytes of the longest text of a request: of embeddings, each text has a window of its own."""
+    if _MEDIA.search(request):
+        return 0  # Its bytes say nothing about its tokens.
+    text = _decode_request(request).text
+    if begins(text, b"["):
+        return max((len(bytes(one)) for one in _decode_texts(text)), default=0)
+    return len(bytes(text)) if begins(text, b'"') else len(request)

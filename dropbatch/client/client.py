@@ -65,7 +65,7 @@ class Client:
             progress: called with each number of bytes sent.
             check: check the options and the first 12 MB before anything is sent, by the rules of
                 the stack. A file of whose first 1,000 records none can be sent is refused; of other
-                bad ones among them, and of a model that is not known or takes no batches, you are
+                bad ones among them, and of a model that takes no batches, you are
                 warned.
             options: such as `model`, `template`, `max_cost`; see the list in docs/options.md.
 

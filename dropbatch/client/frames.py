@@ -130,6 +130,11 @@ def csv_chunks(table: Table, template: str = "") -> tuple[Iterator[bytes], list[
     for name, why in left_out.items():
         if name in needed or not kept:
             raise UsageError(f"Column {name!r} cannot be sent: {why}.")
+        if len(kept) == 1 and not template:
+            what_is_left = (
+                f"Without it, {kept[0]!r} is left. If that is the text, template names it"
+            )
+            raise UsageError(f"Column {name!r} cannot be sent: {why}. {what_is_left}.")
     notes = [f"Column {name!r} is left out: {why}." for name, why in left_out.items()]
     return _chunks(pa, table, kept), notes
 

@@ -34,9 +34,16 @@ from dropbatch.client.stack import S3, Stack, common_prefix, find_object, pages_
 from dropbatch.client.threads import at_once
 from dropbatch.client.upload import Uploaded, copy, upload, upload_key, uploaded_as, uploaded_of
 from dropbatch.core import names
-from dropbatch.core.models import model_advice
+from dropbatch.core.models import model_advice, unknown_model
 from dropbatch.core.options import metadata_of, option_name, options_keys
-from dropbatch.errors import NotFound, NothingToRetry, NotPermitted, UploadRefused, UsageError
+from dropbatch.errors import (
+    NotFound,
+    NothingToRetry,
+    NotPermitted,
+    UnknownModel,
+    UploadRefused,
+    UsageError,
+)
 
 DIGEST = "source-digest"
 """Metadata of an upload: what tells its source's content from another."""
@@ -277,6 +284,8 @@ def _listed(stack: Stack, by_key: Mapping[str, Submission], since: datetime) -> 
 def retry(job: Job, options: Mapping[str, object]) -> tuple[Job, list[str]]:
     """Copy a job's retry file into `inbox/`; the new job, and what is odd."""
     given = metadata_of(options)
+    if words := unknown_model(given.get("model", ""), given.get("task")):
+        raise UnknownModel(words)
     job = job.resolved()
     manifest = job.manifest()
     files = [entry["name"] for entry in manifest["files"] if entry["kind"] == "retry"]

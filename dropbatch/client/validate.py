@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -13,12 +12,11 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from dropbatch.client.check import batches_of, plan_with, resolved_options
+from dropbatch.client.check import Long, batches_of, plan_with, resolved_options
 from dropbatch.client.sources import open_source
 from dropbatch.client.upload import upload_key
 from dropbatch.core import names
-from dropbatch.core.formats.base import begins
-from dropbatch.core.models import Model, model_advice
+from dropbatch.core.models import Model, model_advice, unknown_model
 from dropbatch.core.options import Options, encode_options, metadata_of, options_keys
 from dropbatch.core.plan import (
     Planned,
@@ -29,11 +27,10 @@ from dropbatch.core.plan import (
     first_plan,
     with_default_model,
 )
-from dropbatch.core.prices import BYTES_PER_TOKEN, Tokens, cost_of, estimate_tokens, output_tokens
+from dropbatch.core.prices import Tokens, cost_of, estimate_tokens, output_tokens
 from dropbatch.core.read import cut
 from dropbatch.core.read.cut import Cut
 from dropbatch.core.read.form import read_beginning
-from dropbatch.core.read.index import record_spans
 from dropbatch.core.read.unpack import decompress
 from dropbatch.errors import UploadRefused, UsageError
 
@@ -47,7 +44,6 @@ CALLS_PER_BATCH = 3
 """API calls that a batch usually takes: a submit and two polls."""
 DEFAULT_LIMITS = StackLimits()
 _HASH_BYTES = 8
-_MEDIA = re.compile(rb'"(?:image_url|input_image|input_audio|video_url|file|audio|image)"\s*:')
 
 
 @dataclass
@@ -57,9 +53,10 @@ class Found:
     Attributes:
         batches: those with a record that can be sent.
         output_tokens: the most that the requests may use.
-        long: requests whose text probably does not fit the model's context window.
+        long: what of it is too long for the model.
     """
 
+    long: Long
     records: int = 0
     bytes: int = 0
     batches: int = 0
@@ -71,8 +68,6 @@ class Found:
     repeated: int = 0
     references: int = 0
     longest: dict[str, int | None] | None = None
-    long: int = 0
-    long_first: str = ""
 
 
 def validate(
@@ -108,8 +103,9 @@ def check_file(
     limits: StackLimits = DEFAULT_LIMITS,
 ) -> dict[str, Any]:
     """Check a file that can be read again; `folder_options`: the nearest `_options.json`."""
-    found, error, options = Found(), None, Options()
+    error, options = None, Options()
     plan = first_plan(options, limits, by_default=True)
+    found = Found(Long(plan.known_model))
     try:
         resolved = resolved_options(key, metadata, folder_options)
         options = with_default_model(resolved, limits)
@@ -118,6 +114,7 @@ def check_file(
         file.seek(0)
         planned = plan_with(key, resolved, read_beginning(_blocks(file)), limits)
         plan, options = planned.plan, planned.options
+        found.long = Long(plan.known_model)
         _read(file, planned, found)
     except UploadRefused as fault:
         error = {"code": fault.code, "message": fault.message}
@@ -136,7 +133,7 @@ def check_file(
         "calls": found.batches * CALLS_PER_BATCH,
         "bad": found.bad,
         "bad_first": found.bad_first,
-        "warnings": _warnings(plan.known_model, found, model_advice(plan.model)),
+        "warnings": [*filter(None, [model_advice(plan.model), found.long.note()])],
         "repeated": found.repeated,
         "longest": found.longest,
         "estimate": _estimate(plan.known_model, found),
@@ -158,9 +155,11 @@ def _read(file: BinaryIO, planned: Planned, found: Found) -> None:
 
     for one in batches_of(planned, counted()):
         check_model(plan.model)
+        if words := unknown_model(plan.model, planned.options.task):
+            raise UploadRefused("bad_model", words)
         _add(found, one, plan.known_model, planned.options.output_tokens)
         _compare_references(found, seen, one.rows.references)
-        _count_long(found, one, plan.known_model)
+        found.long.add(one)
         found.records, since = one.end.record, 0
 
 
@@ -212,52 +211,6 @@ def _compare_references(found: Found, seen: set[int], references: list[msgspec.R
         digest = int.from_bytes(blake2b(text, digest_size=_HASH_BYTES).digest())
         found.repeated += digest in seen
         seen.add(digest)
-
-
-class _Request(msgspec.Struct):
-    text: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_decode_request = msgspec.json.Decoder(_Request).decode
-_decode_texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
-def _count_long(found: Found, cut: Cut, model: Model) -> None:
-    context = model.context
-    if context is None or max(cut.rows.lengths, default=0) <= context * BYTES_PER_TOKEN:
-        return
-    for index, (begin, length) in enumerate(record_spans(cut.rows)):
-        if length <= context * BYTES_PER_TOKEN:
-            continue
-        tokens = _longest_text(cut.body[begin : begin + length]) // BYTES_PER_TOKEN
-        if tokens <= context:
-            continue
-        if not found.long:
-            line = cut.rows[index].line
-            where = f"id {cut.first_id + index:,}" if line is None else f"line {line:,}"
-            found.long_first = f"the first with {tokens:,} tokens ({where})"
-        found.long += 1
-
-
-def _longest_text(request: bytes) -> int:
-    """Bytes of the longest text of a request: of embeddings, each text has a window of its own."""
-    if _MEDIA.search(request):
-        return 0  # Its bytes say nothing about its tokens.
-    text = _decode_request(request).text
-    if begins(text, b"["):
-        return max((len(bytes(one)) for one in _decode_texts(text)), default=0)
-    return len(bytes(text)) if begins(text, b'"') else len(request)
-
-
-def _warnings(model: Model, found: Found, advice: str) -> list[str]:
-    warnings = [advice] if advice else []
-    if found.long:
-        warnings.append(
-            f"{model.id} has a context window of {model.context:,} tokens. {found.long:,} records "
-            f"are longer by an estimate of {BYTES_PER_TOKEN} bytes a token, {found.long_first}: "
-            "they will be cut short or rejected. Divide them."
-        )
-    return warnings
 
 
 def _estimate(model: Model, found: Found) -> dict[str, Any]:

@@ -250,20 +250,20 @@ def max_records_per_reply(model: Model, transport: str = "rest") -> int:
 _LEAST_ALIKE = 0.7
 
 
-def model_advice(model_id: str) -> str:
-    """What is odd about a model: it is not known, takes no batches, or will be withdrawn.
+def unknown_model(model_id: str, task: str | None) -> str:
+    """Says of a model that nobody knows it; empty if it is listed, or its `task` was named.
 
-    Empty if nothing is.
-
-    A new model may be used before Dropbatch knows it, so this is no fault.
+    A new model may be used before Dropbatch knows it, so the stack sends it all the same.
     """
-    if not is_model(model_id):
+    if task or not is_model(model_id) or catalog().lists(model_id):
         return ""
+    return f"model: Dropbatch does not know {model_id}.{did_you_mean(model_id)}"
+
+
+def model_advice(model_id: str) -> str:
+    """What is odd about a known model: it takes no batches, or will be withdrawn; else empty."""
     if not catalog().lists(model_id):
-        nearest = nearest_model(model_id)
-        return f"Dropbatch does not know the model {model_id}." + (
-            f" Did you mean {nearest}?" if nearest else ""
-        )
+        return ""
     model = find_model(model_id)
     if not model.batch:
         return (
@@ -274,8 +274,18 @@ def model_advice(model_id: str) -> str:
     return ""
 
 
-def nearest_model(model_id: str) -> str:
-    """The model that takes batches and whose id is most like another one; empty if none is."""
-    known = {model.id.lower(): model.id for model in catalog().models if model.batch}
-    found = difflib.get_close_matches(model_id.lower(), known, 1, _LEAST_ALIKE)
-    return known[found[0]] if found else ""
+def did_you_mean(name: str) -> str:
+    """The model that was probably meant, as a question; empty if none is like it."""
+    nearest = nearest_model(name)
+    return f" Did you mean {nearest}?" if nearest else ""
+
+
+def nearest_model(name: str) -> str:
+    """The known model whose id, or the last part of it, is most like a name; empty if none is."""
+    wanted = name.strip().lower().removeprefix(_LITELLM_PREFIX)
+    known = {model.id.lower(): model.id for model in catalog().models}
+    last = {id_.rpartition("/")[2]: known[id_] for id_ in known}
+    for names, one in ((known, wanted), (last, wanted.rpartition("/")[2])):
+        if found := difflib.get_close_matches(one, names, 1, _LEAST_ALIKE):
+            return names[found[0]]
+    return ""

@@ -16,6 +16,7 @@ from dropbatch.core.formats.table import FORMATS, Form, reader_of, target_of
 from dropbatch.core.formats.tables import ATTACHED, answer_columns
 from dropbatch.core.models import (
     Model,
+    did_you_mean,
     facts_of,
     find_model,
     is_model,
@@ -378,6 +379,6 @@ def check_model(model: str) -> None:
     if not is_model(model):
         raise UploadRefused(
             "bad_model",
-            f"{model[:100]!r} is not a model id. Write it as @cf/<author>/<model>, for "
-            "instance @cf/baai/bge-m3.",
+            f"{model[:100]!r} is not a model id."
+            + (did_you_mean(model[:200]) or " Write it as @cf/<author>/<model>."),
         )

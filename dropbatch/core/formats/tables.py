@@ -60,7 +60,7 @@ class Columns:
         delimiter: one byte.
         names: a name that occurs again gets `_2`, `_3`, … as a suffix.
         answers: columns of an answer's members, in the output.
-        only: the position of the only column that has a name; None if there are several.
+        only: the position of the only column that has a name, if it is no reference.
     """
 
     def __init__(self, header: bytes, delimiter: bytes, answers: Iterable[str] = ()) -> None:
@@ -81,7 +81,8 @@ class Columns:
         self.header = header
         self.names = _made_unique(fields)
         named = [index for index, field in enumerate(fields) if field.strip()]
-        self.only = named[0] if len(named) == 1 else 0 if len(fields) == 1 else None
+        only = named[0] if len(named) == 1 else 0 if len(fields) == 1 else None
+        self.only = None if only == self.find(REFERENCE_COLUMNS) else only
 
     def find(self, candidates: Iterable[str]) -> int | None:
         """The position of the first candidate that exists; None if none does."""
@@ -344,6 +345,12 @@ class Template:
             else:
                 self._texts[-1] += token.group()[0]
         self._texts[-1] += template[at:]
+        if not self.columns:
+            message = (
+                f"template: it names no column; the columns are {listed(columns)}. Write one in "
+                f"braces, such as {{{columns[0][:60]}}}."
+            )
+            raise UploadRefused("bad_options", message)
 
     def is_blank(self, values: Sequence[str]) -> bool:
         """Whether every value that would be filled in is empty, and no object is named."""

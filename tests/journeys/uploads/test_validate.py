@@ -42,6 +42,7 @@ SAMPLES = {
     ),
     "no model": sample(LINES),
     "bad model": sample(LINES, model="bge"),
+    "model of LiteLLM": sample(LINES, model=f"workers-ai/{BGE}"),
     "model in path": sample(LINES, f"{BGE}/a.jsonl"),
     "model in file": sample(CHAT * 3),
     "long path": sample(LINES, "x" * 890 + "/" + "y" * 40, model=BGE),
@@ -52,6 +53,11 @@ SAMPLES = {
     "template": sample(
         b"id,text\n1,a\n2,b\n", "a.csv", model=LLAMA, template="Say: {text}", system="Be brief."
     ),
+    "template without a column": sample(
+        b"id,review\n1,a\n", "a.csv", model=LLAMA, template="{{review}}"
+    ),
+    "template of text without a column": sample(b"one\n", "a.txt", model=LLAMA, template="text"),
+    "reference alone": sample(b"id\n1\n", "a.csv", model=LLAMA),
     "template elsewhere": sample(CHAT, template="{"),
     "table": sample(
         b'id;text\n1;a\n2;"b\nc"\n3\n', "a.csv", model=LLAMA, tags='{"team":"x"}', max_cost="1"

@@ -77,6 +77,20 @@ def test_what_stack_would_refuse_is_not_sent(command, tmp_path, case):
     assert command.world.manifest()["state"] == "failed"
 
 
+def test_unknown_model_is_sent_unchecked_alone(command, tmp_path):
+    (tmp_path / "a.jsonl").write_text(GOOD)
+    model = "@cf/meta/m2m100-1.2"
+
+    done = command.run("put", tmp_path / "a.jsonl", "--model", model)
+
+    assert (done.code, command.world.objects("inbox/")) == (2, [])
+    assert f"{model}. Did you mean {M2M}? (`put --no-check` sends it" in done.err
+    assert command.run("validate", tmp_path / "a.jsonl", "--model", model).code == 1
+    assert command.run("put", tmp_path / "a.jsonl", "--model", model, "--no-check").code == 0
+    command.settle()
+    assert command.world.manifest()["model"] == model
+
+
 TWICE = [
     ("-o", "max_cost=1", "-o", "max-cost=2"),
     ("-o", "max_cost=1", "-o", "max_cost=2"),

@@ -53,6 +53,13 @@ def test_file_that_stack_refuses(content, path, code):
     [
         (b"id,a\n1,x\n", {"path": "a.csv"}, "template: none is given"),
         (b"id,a\n1,x\n", {"path": "a.csv", "template": "{b}"}, "no column 'b'"),
+        *(
+            (b"id,review\n1,x\n", {"path": "a.csv", "template": one}, "it names no column; the col")
+            for one in ("review", "{{review}}", "@prompt.txt", " ")
+        ),
+        (b"one\n", {"path": "a.txt", "template": "text"}, "it names no column; the columns are 't"),
+        (b"id\n1\n", {"path": "a.csv"}, "template: none is given"),
+        (b",Custom_ID\n,x\n", {"path": "a.csv"}, "template: none is given"),
         (LINE, {"template": "Say: {text}"}, "template: The upload's format is native"),
         (LINE, {"folder": b'{"modl":"x"}'}, "Did you mean model"),
         (LINE, {"model": "@cf/some/model", "max_cost": "1"}, "price"),
@@ -126,30 +133,46 @@ def test_file_that_fits_no_model_says_why(count, says):
     ],
 )
 def test_records_that_cannot_be_sent_are_counted(content, says):
-    (note,) = check(content)
-    assert note.startswith(says)
+    assert check(content)[-1].startswith(says)
 
 
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (
-            "@cf/baai/bge-m33",
-            "Dropbatch does not know the model @cf/baai/bge-m33. Did you mean @cf/baai/bge-m3?",
-        ),
+        ("@cf/baai/bge-m33", "does not know @cf/baai/bge-m33. Did you mean @cf/baai/bge-m3?"),
         ("@cf/Meta/M2M100-1.2B", "Did you mean @cf/meta/m2m100-1.2b?"),
-        ("@hf/zzz/qqq", "Dropbatch does not know the model @hf/zzz/qqq."),
-        (
-            "@cf/baai/bge-reranker-base",
-            "@cf/baai/bge-reranker-base is not listed as a model that takes batches",
-        ),
+        ("@cf/meta/gpt-oss-20b", "Did you mean @cf/openai/gpt-oss-20b?"),
+        ("@hf/zzz/qqq", "Dropbatch does not know @hf/zzz/qqq."),
+        ("bge-m3", "'bge-m3' is not a model id. Did you mean @cf/baai/bge-m3?"),
+        ("workers-ai/@cf/baai/bge-m3", "Did you mean @cf/baai/bge-m3?"),
+        ("openai/gpt-oss-120b", "Did you mean @cf/openai/gpt-oss-120b?"),
+        ("gpt-4.1", "'gpt-4.1' is not a model id. Write it as @cf/<author>/<model>."),
     ],
 )
-def test_odd_model_is_warned_of(model, says):
-    (note,) = check(b'{"text":"a","query":"a","contexts":[]}\n', model=model)
-    assert says in note
-    report = validate([{"text": "hello"}], None, {"model": model})
-    assert [says in one for one in report["warnings"]] == [True]
+def test_model_that_nobody_knows_is_refused(model, says):
+    with pytest.raises(UsageError, match=re.escape(says)):
+        check(LINE, model=model)
+    error = validate([{"text": "hello"}], None, {"model": model})["error"]
+    assert (error["code"], says in error["message"]) == ("bad_model", True)
+
+
+def test_new_model_is_sent_with_its_task():
+    assert check(LINE, model="@cf/baai/bge-m9", task="embeddings") == []
+    report = validate([{"text": "a"}], None, {"model": "@cf/baai/bge-m9", "task": "embeddings"})
+    assert (report["error"], report["records"]) == (None, 1)
+
+
+def test_put_warns_of_what_validate_warns_of():
+    records = [{"query": "a", "contexts": [{"text": "a"}]}]
+    model = "@cf/baai/bge-reranker-base"
+    (note,) = check(json.dumps(records[0]).encode() + b"\n", model=model)
+    assert f"{model} is not listed as a model that takes batches" in note
+    assert validate(records, None, {"model": model})["warnings"] == [note]
+    long = [{"text": "a"}, {"text": "x" * 40_000}]
+    model = "@cf/baai/bge-small-en-v1.5"
+    (note,) = check("".join(json.dumps(one) + "\n" for one in long).encode(), model=model)
+    assert note.startswith(f"{model} has a context window of 512 tokens. 1 records are longer")
+    assert validate(long, "a.jsonl", {"model": model})["warnings"] == [note]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_command_line_has_hints_for_kinds_of_errors(error, says):
 def test_estimate_says_what_is_unknown(records, model, says):
     (line,) = [
         one
-        for one in validation_lines(validate(records, None, {"model": model}))
+        for one in validation_lines(validate(records, None, {"model": model, "task": "embeddings"}))
         if "estimate " in one
     ]
 

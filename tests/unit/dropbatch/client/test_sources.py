@@ -86,6 +86,8 @@ def test_every_row_of_only_column_is_a_record(cells):
         ({"text": "x"}, "A dict cannot be submitted"),
         ("no-such-file.jsonl", "no-such-file.jsonl cannot be read"),
         (pa.table({"a": [[1]]}), "Column 'a' cannot be sent: it is nested"),
+        (pa.table({"id": [1], "a": [[1]]}), "'a' cannot be sent: .* Without it, 'id' is left"),
+        (pa.table({"tags": [["x"]], "title": ["t"]}), "'tags' cannot be sent: .* 'title' is left"),
         (pa.table([[1], [2]], names=["a", "a"]), "Two columns have the name 'a'"),
         (io.StringIO("{}"), "must be open for bytes"),
         (pd.Series([1]), "A Series of int64 cannot be submitted. Give one of texts"),
