@@ -169,7 +169,8 @@ class WorkersAI:
             )
         with self._lock:
             self._calls[kind][_end(reply)] += 1
-        reply = reply.with_headers(("date", formatdate(now, usegmt=True)))
+        date = formatdate(now + behaviour.clock_ahead, usegmt=True)
+        reply = reply.with_headers(("date", date))
         if limit and reply.status:
             reply = reply.with_headers(
                 ("ratelimit", f'"default";r={window.remaining};t={ceil(window.seconds)}'),
@@ -299,13 +300,15 @@ class WorkersAI:
             batch.faults = tuple(fault for fault in run.faults if fault.nature.stage == "batch")
             if not batch.inline:
                 self._queues.accepted(batch, run.now, behaviour)
+        taken = batch.accepted_at - run.now
         if batch.inline:
-            return self._finished(batch, requests, batch.faults, 0)
+            return replace(self._finished(batch, requests, batch.faults, 0), delay=taken)
         result: dict[str, Any] = {"status": "queued", "request_id": batch.shown_id(behaviour)}
         if behaviour.empty_array:
             result[behaviour.empty_array] = []
         result["model"] = model.name
-        return replies.success(result, behaviour, behaviour.submit_status)
+        reply = replies.success(result, behaviour, behaviour.submit_status)
+        return replace(reply, delay=taken)
 
     def _refused(self, model: Model, run: _Run) -> ApiError | None:
         """Why no call to this model can be accepted now; None if it can."""

@@ -18,6 +18,9 @@ from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import ApiError
 from local.workers_ai.faults import Fault, chance
 
+ACCEPT_SPREAD = 1.5
+"""Sigma of the time until a batch exists: one of twenty takes twelve times the median."""
+
 
 @dataclass(slots=True)
 class Batch:
@@ -43,6 +46,8 @@ class Batch:
 
     def shown_id(self, behaviour: Behaviour) -> str | int:
         """The id as replies show it."""
+        if behaviour.request_id_form == "mixed" and self.polls:
+            return other_form(self.request_id)
         return int(self.request_id) if behaviour.request_id_form == "integer" else self.request_id
 
     def bill(self) -> dict[str, Any]:
@@ -127,13 +132,16 @@ class Batches:
         self._same[key] += 1
         drawn = blake2b(f"{key} {self._same[key]}".encode(), digest_size=16).digest()
         request_id = str(uuid.UUID(bytes=drawn, version=4))
-        if behaviour.request_id_form == "req":
+        is_mixed = behaviour.request_id_form == "mixed" and drawn[0] % 2
+        if behaviour.request_id_form == "req" or is_mixed:
             request_id = f"req-{request_id}"
         elif behaviour.request_id_form == "integer":
             request_id = str(int.from_bytes(drawn[:6]) + 1)
+        drawn_by = chance("accept", behaviour.seed, request_id)
+        at = now + drawn_seconds(drawn_by, behaviour.accept_after, "lognormal", ACCEPT_SPREAD)
         latency = _latency(behaviour, request_id)
         batch = Batch(
-            request_id, account, model, len(requests), digest, now, now + latency / 2, now + latency
+            request_id, account, model, len(requests), digest, at, at + latency / 2, at + latency
         )
         self._all[request_id] = self._kept[request_id] = batch
         self._bodies.put(request_id, body, behaviour.memory)
@@ -178,6 +186,12 @@ class Batches:
 def _expired(batch: Batch, behaviour: Behaviour, now: float) -> bool:
     used_up = bool(behaviour.answers_per_batch) and batch.answers >= behaviour.answers_per_batch
     return used_up or bool(behaviour.retention and now > batch.completes_at + behaviour.retention)
+
+
+def other_form(request_id: str) -> str:
+    """An id with `req-` if it has none, and without if it has."""
+    bare = request_id.removeprefix("req-")
+    return bare if bare != request_id else f"req-{bare}"
 
 
 def _latency(behaviour: Behaviour, request_id: str) -> float:

@@ -79,10 +79,17 @@ class Behaviour:
 
     # Submit
     submit_status: Literal[200, 202] = _switch(200, "unknown", "HTTP status of an accepted submit")
-    request_id_form: Literal["uuid", "req", "integer"] = _switch(
+    request_id_form: Literal["uuid", "req", "integer", "mixed"] = _switch(
         "uuid",
         "documented",
-        "`req`: the form `req-<uuid>` of the event documentation; `integer`: a number (invented)",
+        "`req`: the form `req-<uuid>` of the event documentation; `integer`: a number, `mixed`: "
+        "some of each of the other two, and pending replies in the other form (invented)",
+    )
+    accept_after: float = _switch(
+        0.0,
+        "unknown",
+        "seconds (a wide median) after a submit's last byte until its batch exists and its reply "
+        "begins",
     )
     max_payload: int = _switch(
         10_000_000,
@@ -192,6 +199,10 @@ class Behaviour:
         0.5, "invented", "uniform: plus or minus this share; lognormal: the sigma"
     )
 
+    clock_ahead: float = _switch(
+        0.0, "invented", "seconds by which the API's clock is ahead of the caller's"
+    )
+
     # Limits
     global_limit: int = _switch(
         1200,
@@ -227,10 +238,11 @@ class Behaviour:
         "documented",
         "an event's `type`: `cf.workersAi.model.batch.queued`, without `cf.`, or `batch.queued`",
     )
-    event_ids: Literal["req", "bare", "as_sent"] = _switch(
+    event_ids: Literal["req", "bare", "as_sent", "mixed"] = _switch(
         "req",
         "documented",
-        "an event's `requestId`: with `req-`, without, or as the reply to the submit had it",
+        "an event's `requestId`: with `req-`, without, as the reply to the submit had it, or one "
+        "of the first two",
     )
     event_bodies: Literal["base64", "text", "object"] = _switch(
         "base64",

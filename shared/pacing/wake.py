@@ -126,7 +126,8 @@ class Wakes(Table):
         """Until when a wake-up looks, Unix seconds; None if another has taken its place."""
         item = self.get(_KEY) or {}
         is_own = item.get("watched_from") == attribute(planned)
-        if not is_own or now > float(item["watched_until"]["N"]):
+        # Of one that cannot be read the tick does the work, and replaces it.
+        if not is_own or now > float(item.get("watched_until", {}).get("N", "0")):
             return None
         next_tick = float(item.get("ticked_at", {}).get("N", "0")) + TICK_EVERY
         return min(next_tick, now + LOOKED_FOR) if next_tick > now else now + LOOKED_FOR

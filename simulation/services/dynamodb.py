@@ -87,6 +87,8 @@ class DynamoDB:
         self._partitions: dict[str, SortedDict] = {}
         self.watchers: list[Callable[[Key, Wire | None, Wire | None], None]] = []
         """Called with each write: its key, the item before it, and the item after it."""
+        self.unwatched: set[str | Key] = set()
+        """Keys, and partition keys, of which no watcher and no reader is told."""
         self.named: Collection[str] = ()
         """Attributes that the present update names, in its condition or in what it changes."""
         self.refusals: set[str] = set()
@@ -370,7 +372,7 @@ class DynamoDB:
             for miss in self.missed:
                 miss(key)
             return None
-        for read in self.readers:
+        for read in self.readers if self._is_watched(key) else ():
             read(key, item)
         return item
 
@@ -420,5 +422,8 @@ class DynamoDB:
         lag = self.calls.awkward.index_lag_seconds
         shown_at = self.calls.now() + (self.calls.random.uniform(0, lag) if lag else 0.0)
         self.index.note(key, item, shown_at)
-        for watch in self.watchers:
+        for watch in self.watchers if self._is_watched(key) else ():
             watch(key, old, item)
+
+    def _is_watched(self, key: Key) -> bool:
+        return key not in self.unwatched and key[0] not in self.unwatched

@@ -149,7 +149,7 @@ def _body(
             "accountId": batch.account,
             "eventSubscriptionId": subscription,
             "eventSchemaVersion": 1,
-            "eventTimestamp": datetime.fromtimestamp(at, UTC)
+            "eventTimestamp": datetime.fromtimestamp(at + behaviour.clock_ahead, UTC)
             .isoformat(timespec="milliseconds")
             .replace("+00:00", "Z"),
         },
@@ -159,7 +159,9 @@ def _body(
 
 def _shown(request_id: str, behaviour: Behaviour) -> str:
     bare = request_id.removeprefix("req-")
-    return {"as_sent": request_id, "bare": bare, "req": f"req-{bare}"}[behaviour.event_ids]
+    forms = {"as_sent": request_id, "bare": bare, "req": f"req-{bare}"}
+    forms["mixed"] = forms[("bare", "req")[int(2 * chance("event", behaviour.seed, request_id))]]
+    return forms[behaviour.event_ids]
 
 
 def foreign(

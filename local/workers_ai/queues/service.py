@@ -54,7 +54,7 @@ class QueueService:
     def accepted(self, batch: Batch, now: float, behaviour: Behaviour) -> None:
         """A batch was accepted and queued."""
         self._events.advance(now, behaviour)
-        self._events.accepted(batch, now)
+        self._events.accepted(batch, batch.accepted_at)
 
     def state(self, now: float, behaviour: Behaviour) -> list[dict[str, Any]]:
         """Every queue with its counts."""

@@ -98,7 +98,7 @@ def shown_message(message: Message, behaviour: Behaviour) -> dict[str, Any]:
     return {
         "body": _shown_body(message, behaviour),
         "id": message.id,
-        "timestamp_ms": int(message.stored_at * 1000),
+        "timestamp_ms": int((message.stored_at + behaviour.clock_ahead) * 1000),
         "attempts": message.attempts,
         "metadata": {
             "CF-sourceMessageSource": "event-subscription",

@@ -81,6 +81,14 @@ def test_whoever_lifts_a_pause_replaces_who_looks(plan, wakes, services):
     assert plan(now + 59, now + 59, at_once=True) is None  # The tick itself comes.
 
 
+@pytest.mark.parametrize("until", [{}, {"watched_until": {"S": "?"}}], ids=["gone", "a text"])
+def test_wake_up_whose_item_cannot_be_read_leaves_its_work_to_tick(wakes, until):
+    item = {**control_key("RATE#OUTSTANDING"), "watched_from": {"N": "7"}, **until}
+    wakes.client.put_item(TableName=wakes.table, Item=item)
+
+    assert wakes.begin(7, 8.0) is None
+
+
 def test_earlier_wake_replaces_later(plan, wakes):
     now = time.time()
     later, earlier = plan(now + 20, now), plan(now + 5, now)

@@ -65,7 +65,7 @@ class Events:
     takes_references: bool = True
     per: Literal["model", "source", "any"] = "model"
     names: Literal["full", "without_cf", "short"] = "full"
-    ids: Literal["req", "bare"] = "req"
+    ids: Literal["req", "bare", "mixed"] = "req"
     bodies: Literal["base64", "text", "object"] = "base64"
 
     @property
@@ -153,7 +153,7 @@ FORMS: Mapping[str, tuple[object, ...]] = {
     "repeated": (0.0, 0.0, 0.5),
     "per": ("model", "any"),
     "names": ("full", "without_cf", "short"),
-    "ids": ("req", "bare"),
+    "ids": ("req", "bare", "mixed"),
     "bodies": ("base64", "text", "object"),
 }
 """What may differ although every event comes."""

@@ -80,7 +80,8 @@ class EventLaws:
         now = self.world.kernel.now
         if self._outstanding:
             self._busy_at = now
-        if path.endswith("/messages/pull") and now > self._busy_at + IDLE_SECONDS:
+        is_idle = now > self._busy_at + IDLE_SECONDS and not self.world.is_spoilt()
+        if path.endswith("/messages/pull") and is_idle:
             self.laws.broken(IDLE, f"for {now - self._busy_at:.0f} s")
 
     def _watch(self, key: Key, old: Wire | None, new: Wire | None) -> None:

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from dropbatch.core.models import find_model
-from dropbatch.core.prices import Tokens, cost_of
 from local.workers_ai import Behaviour
-from local.workers_ai.complete import reported
 from local.workers_ai.models.catalogue import MODELS
 from tests.simulation.worlds.world import simulated
 
@@ -36,7 +33,8 @@ class Spending:
 
     Attributes:
         limit: its `max_cost`, US dollars.
-        spent: as its manifest says.
+        spent: what the API billed, or what the manifest says if that is more.
+        told: what the manifest says.
         is_over: whether it ended.
         codes: with which its records ended; None for an answer.
         batches: that the API accepted.
@@ -46,6 +44,7 @@ class Spending:
 
     limit: Decimal
     spent: Decimal
+    told: Decimal
     is_over: bool
     codes: tuple[str | None, ...]
     batches: int
@@ -72,17 +71,6 @@ def request(model: str, number: int) -> dict[str, Any]:
             return {"messages": [{"role": "user", "content": text}]}
 
 
-def full_cost(model: str, requests: list[dict[str, Any]], behaviour: Behaviour) -> Decimal:
-    """What the answers to all requests cost, US dollars."""
-    found = reported(MODELS[model], requests, behaviour)
-    tokens = Tokens(
-        sum(one.prompt_tokens for one in found), sum(one.completion_tokens for one in found)
-    )
-    cost = cost_of(find_model(model), tokens)
-    assert cost is not None, "a model without a price has no limit"
-    return cost.amount
-
-
 def spend(
     seed: int,
     model: str,
@@ -106,15 +94,18 @@ def spend(
         embedder="hash", latency=latency, latency_kind="lognormal", seed=seed, answer_tokens=tokens
     )
     requests = [request(model, number) | named[number % len(named)] for number in range(size)]
-    limit = (full_cost(model, requests, behaviour) * Decimal(share)).quantize(Decimal("1e-9"))
     with simulated(seed, awkward, behaviour, **settings) as world:
+        world.sent["all"] = requests
+        whole = world.bill_of({"sha256": "all", "model": model})
+        limit = (whole * Decimal(share)).quantize(Decimal("1e-9"))
         world.inject(*faults)
         lines = [line for one in requests for line in (json.dumps(one), *["bad"] * unreadable)]
         upload = world.upload("a.jsonl", lines, **{"model": model, "max-cost": f"{limit:f}"})
         is_over = world.settle(SETTLE_SECONDS)
         return Spending(
             limit,
-            spent(world, upload),
+            max(told := spent(world, upload), sum(map(world.bill_of, world.billed), Decimal())),
+            told,
             is_over,
             tuple(code for code in codes(world, upload) if code != "invalid_json"),
             *_accepted(world),

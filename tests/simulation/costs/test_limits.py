@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from dropbatch.core.models import catalog
+from local.workers_ai import Fault
 from simulation import Awkward
 from tests.simulation.costs.spending import MOST, spend
 from tests.simulation.worlds.plans import DOUBTS, FAULTS
@@ -99,18 +100,45 @@ def test_limit_far_from_cost_keeps_nobody_waiting(share):
     assert found.seconds < 180
 
 
+LIMITS = {
+    "one": {"max_tokens": 16},
+    "two": {"max_tokens": 16, "max_completion_tokens": 16},
+    "two that differ": {"max_tokens": 4_000, "max_completion_tokens": 400},
+    "zero": {"max_tokens": 0},
+    "ten thousand": {"max_tokens": 10_000},
+    "nested": {"chat_template_kwargs": {"max_tokens": 16}},
+    "none": {},
+}
+
+
+def mixed(seed):
+    """Records that name limits of any kind."""
+    return tuple(Random(seed).choices(tuple(LIMITS.values()), k=40))
+
+
 @pytest.mark.parametrize("share", ["0.05", "0.2"])
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"max_tokens": 16},
-        {"max_tokens": 16, "max_completion_tokens": 16},
-        {"max_tokens": 0},
-    ],
-    ids=["one", "two", "zero"],
-)
-def test_each_record_is_estimated_by_what_itself_names(limits, share):
+@pytest.mark.parametrize("name", LIMITS)
+def test_each_record_is_estimated_by_what_itself_names(name, share):
     """Every second one names a limit, the first one too; the others none."""
-    found = spend(2, KIMI, 400, share=share, named=(limits, {}))
+    found = spend(2, KIMI, 400, share=share, named=(LIMITS[name], {}))
 
     judge(found, least="0.25")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mixed_limits_are_kept_whatever_happens(seed):
+    awkward, share = Awkward.drawn(Random(seed)), str(Random(seed).choice((0.2, 0.5, 0.8)))
+    judge(spend(seed, KIMI, 300, share=share, awkward=awkward, named=mixed(seed)), least="0.2")
+
+
+@pytest.mark.parametrize("model", [KIMI, SMALL])
+def test_what_is_billed_and_not_collected_counts(model):
+    """Every second id is forgotten: nobody sees its answers, and they are billed."""
+    lost = tuple(Fault(kind="forgotten", nth=nth) for nth in range(2, 20, 2))
+    settings = {"MAX_REQUESTS_PER_BATCH": 20, "BATCH_DEADLINE_HOURS": 1, "AMBIGUOUS_SUBMIT": "fail"}
+    found = spend(4, model, 400, faults=lost, tokens=(200, 300), **settings)
+
+    assert found.is_over
+    assert found.codes.count("expired") > 0
+    assert found.limit * Decimal("0.6") <= found.spent <= found.limit * MOST
+    assert found.told >= found.spent * Decimal("0.9")

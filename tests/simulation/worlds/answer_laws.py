@@ -6,6 +6,8 @@ No answer that the API still has is given up, and what was accepted has a cost.
 from __future__ import annotations
 
 import os
+import re
+from decimal import Decimal
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +18,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from simulation.services.dynamodb import Key
+    from simulation.services.s3 import Version
     from tests.simulation.worlds.judges import Laws
     from tests.simulation.worlds.world import Upload
 
 GIVEN_UP = "no answer that the API has is given up"
 RUNS = "no batch is divided while an id of it has its answer, or will have it"
+BILLED = "a job costs what was billed for it"
+PRECISE, LEAST_PART = Decimal("0.00000002"), 3
+"""Dollars, and by how much an estimate of answers that nobody saw may be too low."""
 COSTS = "what was accepted has a cost"
+USED = "an answer that is stored is used"
 KNOWN = "a batch whose id the API knows is submitted again as a probe only"
 NO_REASON = "Workers AI gave no reason."
 LOST, NO_ANSWERS = doubts.LOST.message, doubts.NO_ANSWERS.message
+LATE = doubts.LATE.message
+RAW = re.compile(r"staging/([^/]+)/([^/]+)/raw-(\d+)-\d+")
 CLOCKS_SECONDS = 60.0
 """Seconds by which clocks may differ."""
 FAILED_SECONDS, LONG_SECONDS = 50.0, 900.0
@@ -99,6 +108,55 @@ def judge_cost(laws: Laws, upload: Upload, manifest: dict[str, Any]) -> None:
     never = sum(request_id in unanswered for item in done for request_id in _ids(item))
     if cost["uncollected_batches"] < never or (never and not cost["estimated"]):
         laws.broken(COSTS, f"{upload.key}: {never} batches without an answer, {cost}")
+    _judge_bill(laws, upload, manifest)
+
+
+def _judge_bill(laws: Laws, upload: Upload, manifest: dict[str, Any]) -> None:
+    """Judge that a cost is what the API billed for a job, whether its answers came or not.
+
+    Of a submit without an answer nobody knows whether it was billed: the manifest counts it.
+    """
+    cost, unknowable = manifest["cost"], manifest["unknowable_submits"]
+    start, amount = f"{upload.key.removeprefix('inbox/')} ", Decimal(cost["amount"])
+    ours = [
+        one
+        for one in laws.world.billed
+        if not one["failed"] and laws.world.sent[one["sha256"]][0]["text"].startswith(start)
+    ]
+    bills = sorted(map(laws.world.bill_of, ours))
+    billed = sum(bills[: max(len(bills) - unknowable, 0)], Decimal())
+    is_exact = not (cost["estimated"] or laws.world.has_faults or unknowable)
+    if (is_exact and abs(amount - billed) > PRECISE) or amount < billed / LEAST_PART - PRECISE:
+        laws.broken(BILLED, f"{upload.key}: {billed} for {len(ours)} batches, {cost}")
+
+
+class Stored:
+    """Judges that an answer that S3 has is used: nobody knows whether the API gives it again."""
+
+    def __init__(self, laws: Laws) -> None:
+        """Watch a world's objects, and its table."""
+        self.laws = laws
+        self.whole: set[tuple[str, ...]] = set()
+        """Job, batch and attempt of each stored reply with a good item."""
+        laws.world.s3.watchers.append(self._note)
+        laws.world.dynamodb.watchers.append(self._judge)
+
+    def _note(self, version: Version) -> None:
+        found = RAW.fullmatch(version.key)
+        if found and version.body.count(b'"success":true') > 1:  # The envelope's own is one.
+            self.whole.add(found.groups())
+
+    def _judge(self, key: Key, old: dict[str, Any] | None, new: dict[str, Any] | None) -> None:
+        if not old or not new or key[1] == "META" or not submissions(old):
+            return
+        attempt = submissions(old)[-1]["attempt"]["N"]
+        job, number_ = key[0].removeprefix("JOB#"), key[1].removeprefix("BATCH#")
+        ending = new.get("ending", {"M": {}})["M"].get("message", {"S": ""})["S"]
+        is_unused = ending in {LOST, NO_ANSWERS, LATE} and "part" in new
+        is_unused = is_unused and not number(new["part"]["M"], "succeeded")
+        is_again = (old["state"]["S"], new["state"]["S"]) == ("ready", "submitting")
+        if (job, number_, attempt) in self.whole and (is_again or is_unused):
+            self.laws.broken(USED, f"{key}: {ending or 'submitted again'}")
 
 
 class Probes:

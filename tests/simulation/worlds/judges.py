@@ -16,10 +16,16 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from local.workers_ai import expected_result
-from shared.errors import RetryableError
+from shared.errors import RetryableError, UnreadableItemError
 from shared.keys import staged
 from simulation.services.dynamodb import MAX_ITEM_BYTES, Key, may_have, size_of
-from tests.simulation.worlds.answer_laws import Probes, judge_cost, judge_division, judge_given_up
+from tests.simulation.worlds.answer_laws import (
+    Probes,
+    Stored,
+    judge_cost,
+    judge_division,
+    judge_given_up,
+)
 from tests.simulation.worlds.users import meaning
 from tests.simulation.worlds.world import FINAL, World
 from tests.support.aws.wire_items import number, submissions
@@ -102,6 +108,7 @@ class Laws:
         self.violations: list[Violation] = []
         world.dynamodb.watchers.append(self.judge_write)
         Probes(self)
+        Stored(self)
 
     def broken(self, law: str, detail: str) -> None:
         """Note a violation."""
@@ -215,15 +222,18 @@ class Ending:
             may_count: whether each count has reached the metrics.
         """
         for one in dropped:
+            if self.world.is_spoilt(one.upload):
+                continue
             item = self.world.job(one.upload)
             if item is None or item["state"]["S"] not in FINAL:
                 state = item["state"]["S"] if item else "no job"
                 self.laws.broken("everything ends", f"{one.upload.key}: {state}")
                 continue
             self.judge_results(one, item)
-        self.judge_bill()
+        if not self.world.is_spoilt():
+            self.judge_bill()
         self._judge_failures(may_retry=may_retry or self.world.calls.awkward.throttled > 0)
-        if may_count:
+        if may_count and not self.world.is_spoilt():
             self._judge_metrics()
 
     def _judge_failures(self, *, may_retry: bool) -> None:
@@ -233,10 +243,12 @@ class Ending:
                     continue
                 self.laws.broken("no invocation fails", f"{function.name}: {error!r}")
         for failure in self.world.failures:
+            if self.world.spoilt and isinstance(failure, UnreadableItemError):
+                continue
             if not (isinstance(failure, RetryableError) and may_retry):
                 self.laws.broken("no message fails", repr(failure)[:300])
         awkward = self.world.calls.awkward
-        if awkward.death or awkward.delivered_twice or may_retry:
+        if awkward.death or awkward.delivered_twice or may_retry or self.world.spoilt:
             # Each of them uses up a message's deliveries; the ledger does what it asked for.
             return
         for queue in self.world.sqs.queues.values():
@@ -354,7 +366,7 @@ class Ending:
     def judge_calls(self) -> None:
         """Judge that in five minutes no more calls are made than the bucket holds and gets."""
         calls = self.world.calls_per_minute
-        most = 5 * calls + max(1, calls // 2) + 1
+        most = 5 * calls + max(1, calls // 2) * (1 + len(self.world.spoilt)) + 1
         if not self.world.is_through_worker:
             most = min(most, CALLS_IN_FIVE_MINUTES)
         times = sorted(self.world.call_times)

@@ -19,10 +19,11 @@ from tests.simulation.cloudflare.events import (
     draw_events,
     draw_hands,
 )
+from tests.simulation.worlds.unreadable import KINDS, Spoil
 from tests.simulation.worlds.users import MODELS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 FAULTS = (
     Fault(kind="3040", on="submit", times=3),
@@ -102,6 +103,15 @@ MIXED_SHARE = 0.15
 """Share of the worlds with faults that have two of them."""
 ROUTE_SHARE = 0.1
 """Share of the worlds with faults in which polls find no id for minutes or hours."""
+FORMS: Mapping[str, tuple[object, ...]] = {
+    "answers_per_batch": (0, 1),
+    "clock_ahead": (0.0, 300.0, -300.0),
+    "request_id_form": ("uuid", "req", "mixed"),
+    "accept_after": (0.0, 0.0, 2.0, 15.0),
+}
+"""What nobody knows of the API. With the last one some POSTs take longer than is waited for."""
+SPOILT_SHARE = 0.2
+"""Share of the other worlds in which items become unreadable."""
 CALM_SHARE = 0.2
 """Share of worlds in which nothing goes wrong, so that promises of speed can be judged."""
 
@@ -132,7 +142,7 @@ class Command:
     word: str
 
 
-Act = Drop | Command | Hand
+Act = Drop | Command | Hand | Spoil
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +152,7 @@ class Plan:
     Attributes:
         latency: median seconds that the API takes for a batch.
         settings: the functions' variables that differ from the template's defaults.
+        api: the switches of the API that differ from their defaults.
         events: how completion events are; None if the functions do not know them, or the template's
             default holds.
     """
@@ -150,6 +161,7 @@ class Plan:
     awkward: Awkward = field(default_factory=Awkward)
     latency: float = 3.0
     settings: tuple[tuple[str, object], ...] = ()
+    api: tuple[tuple[str, object], ...] = ()
     faults: tuple[Fault, ...] = ()
     acts: tuple[Act, ...] = ()
     events: Events | None = None
@@ -160,13 +172,14 @@ class Plan:
         return (
             self.awkward == Awkward()
             and not self.faults
+            and "accept_after" not in dict(self.api)
             and all(isinstance(act, Drop) for act in self.acts)
         )
 
     def lines(self) -> Iterator[str]:
         """The plan for people, a line each."""
         yield f"latency {self.latency:g} s, " + ", ".join(
-            f"{name}={value}" for name, value in self.settings
+            f"{name}={value}" for name, value in self.settings + self.api
         )
         for one in fields(self.awkward):
             if (value := getattr(self.awkward, one.name)) != one.default:
@@ -207,6 +220,7 @@ def draw(seed: int) -> Plan:
         awkward=Awkward() if is_calm else Awkward.drawn(random),
         latency=random.choice((0.0, 3.0, 40.0, 600.0)),
         settings=tuple(settings.items()),
+        api=_forms(seed, is_calm=is_calm),
         faults=()
         if is_calm
         else (
@@ -222,8 +236,24 @@ def draw(seed: int) -> Plan:
     return _with_events(plan if is_calm else _with_commands(plan, random, drops), drops)
 
 
+def _forms(seed: int, *, is_calm: bool) -> tuple[tuple[str, object], ...]:
+    apart = Random(f"{seed} forms")
+    drawn = {name: apart.choice(values) for name, values in FORMS.items()}
+    if is_calm:
+        del drawn["accept_after"]
+    return tuple((name, value) for name, value in drawn.items() if value != FORMS[name][0])
+
+
+def _spoils(seed: int) -> list[Spoil]:
+    apart = Random(f"{seed} spoilt")
+    if apart.random() >= SPOILT_SHARE:
+        return []
+    kinds = apart.sample(KINDS, apart.randint(1, 3))
+    return [Spoil(apart.choice((0.5, 3.0, 20.0, 200.0)), kind) for kind in kinds]
+
+
 def _with_commands(plan: Plan, random: Random, drops: list[Drop]) -> Plan:
-    return replace(plan, acts=(*drops, *_commands(random, drops)))
+    return replace(plan, acts=(*drops, *_commands(random, drops), *_spoils(plan.seed)))
 
 
 def _with_events(plan: Plan, drops: list[Drop]) -> Plan:
@@ -307,6 +337,8 @@ def smaller(plan: Plan) -> Iterator[Plan]:
         if isinstance(act, Drop) and act.size > 1:
             half = replace(act, size=act.size // 2, bad=0)
             yield replace(plan, acts=(*plan.acts[:place], half, *plan.acts[place + 1 :]))
+    for place in range(len(plan.api)):
+        yield replace(plan, api=plan.api[:place] + plan.api[place + 1 :])
     for place in range(len(plan.settings)):
         yield replace(plan, settings=plan.settings[:place] + plan.settings[place + 1 :])
 

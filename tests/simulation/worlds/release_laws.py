@@ -75,8 +75,12 @@ class ReleaseLaws:
         ) >= self.burst // 2:
             return False
         job = self.world.dynamodb.items.get((key[0], "META"))
-        return job is not None and not (
-            number(item, "unknowable")
+        if job is None or key[0] in self.world.dynamodb.unwatched:
+            return False
+        model = job["plan"]["M"]["model"]["S"]
+        return not (
+            (CONTROL_PK, f"PAUSE#{model}") in self.world.dynamodb.items
+            or number(item, "unknowable")
             or number(item, "refusals")
             or {"control", "error", "deadline_at"} & job.keys()
         )

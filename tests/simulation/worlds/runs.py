@@ -16,6 +16,7 @@ from tests.simulation.cloudflare.others import OtherStack, by_hand
 from tests.simulation.worlds.item_laws import ItemLaws
 from tests.simulation.worlds.judges import Ending, Laws, Promises, Violation
 from tests.simulation.worlds.plans import Act, Command, Drop, Plan, draw, smaller
+from tests.simulation.worlds.unreadable import Spoil, spoil
 from tests.simulation.worlds.users import Dropped, drop
 from tests.simulation.worlds.world import World, simulated
 
@@ -55,6 +56,7 @@ def run(
     settings = dict(plan.settings)
     if plan.events is not None:
         behaviour, settings = plan.events.behaviour(behaviour), settings | plan.events.settings()
+    behaviour = behaviour.changed(dict(plan.api))
     with simulated(plan.seed, plan.awkward, behaviour, **settings) as world:
         digest = hashlib.sha256()
 
@@ -99,6 +101,8 @@ def _happens(world: World, act: Act, dropped: list[Dropped], *, may_fail: bool) 
     match act:
         case Drop():
             dropped.append(_dropped(world, act, may_fail=may_fail))
+        case Spoil():
+            spoil(world, act.kind)
         case Hand():
             by_hand(world, act.what)
         case Command():

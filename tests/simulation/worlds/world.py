@@ -16,6 +16,7 @@ import secrets
 from base64 import urlsafe_b64encode
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cache
 from hashlib import sha256
 from math import inf
@@ -28,9 +29,13 @@ from aws_lambda_powertools.utilities.batch import BatchProcessor
 
 import functions.poll.handler
 import functions.submit.handler
+from dropbatch.core.models import find_model
 from dropbatch.core.names import job_id
+from dropbatch.core.prices import Tokens, cost_of
 from local.template import properties, template
 from local.workers_ai import Behaviour, Fault, WorkersAI
+from local.workers_ai.complete import reported
+from local.workers_ai.models.catalogue import MODELS
 from shared import bootstrap, observability
 from shared.aws import attribute_values, dynamodb
 from shared.events.subscribe import events_of
@@ -125,6 +130,8 @@ class World(Account):
         self.on_answer: list[Callable[[str, Mapping[str, str], bytes, Reply], None]] = []
         self.meanings: dict[str, str] = {}
         """What each body is about that was sent, by its SHA-256."""
+        self.sent: dict[str, list[dict[str, Any]]] = {}
+        """The requests of each body, by what it is about."""
         self.foreign_ids: set[str] = set()
         """Batches that others had accepted."""
         self.token = TOKEN
@@ -143,6 +150,8 @@ class World(Account):
         self.failures: list[BaseException] = []
         """What messages failed with."""
         self.uploads: list[Upload] = []
+        self.spoilt: list[Key] = []
+        """Items that nobody can read."""
         self._open: set[str] = set()
         """Keys of the items of jobs that are not over."""
         self.dynamodb.watchers.append(self._note_over)
@@ -154,10 +163,22 @@ class World(Account):
     def _note_call(self, path: str, _query: str, body: bytes) -> None:
         if b'"requests"' in body[:20]:
             # As the Worker does.
-            passed_on = msgspec.json.encode({"requests": msgspec.json.decode(body)["requests"]})
+            requests = msgspec.json.decode(body)["requests"]
+            passed_on = msgspec.json.encode({"requests": requests})
             for sent in (body, passed_on) if self.is_through_worker else (body,):
-                self.meanings[sha256(sent).hexdigest()] = meaning(body)
+                about = self.meanings[sha256(sent).hexdigest()] = meaning(body)
+                self.sent[about] = requests
         (self.queue_times if is_of_queues(path) else self.call_times).append(self.kernel.now)
+
+    def bill_of(self, one: dict[str, Any]) -> Decimal:
+        """What the answers to one of `billed` cost, US dollars; 0 without a price."""
+        requests = self.sent[one["sha256"]]
+        found = reported(MODELS[one["model"]], requests, self.api.behaviour)
+        tokens = Tokens(
+            sum(one.prompt_tokens for one in found), sum(one.completion_tokens for one in found)
+        )
+        cost = cost_of(find_model(one["model"]), tokens)
+        return cost.amount if cost else Decimal()
 
     @property
     def billed(self) -> list[dict[str, Any]]:
@@ -191,6 +212,21 @@ class World(Account):
         """Write a command: `name` is a job's id, or `stack`."""
         key = "control/stack" if name == "stack" else f"control/jobs/{name}"
         self.s3.put_object(Bucket=BUCKET, Key=key, Body=word.encode())
+
+    def spoil(self, key: Key, item: Wire) -> None:
+        """Something makes an item unreadable; laws of its job's own items are judged no more."""
+        watchers, self.dynamodb.watchers = self.dynamodb.watchers, []
+        self.dynamodb._store(key, item)
+        self.dynamodb.watchers = watchers
+        self.spoilt.append(key)
+        if key[1] != "RATE":  # Each call's token is seen all the same.
+            self.dynamodb.unwatched.add(key[0] if key[0].startswith("JOB#") else key)
+        self._open.discard(key[0])
+
+    def is_spoilt(self, upload: Upload | None = None) -> bool:
+        """Whether an item of an upload's job was spoilt, or of any job."""
+        start = f"JOB#{upload.job_id if upload else ''}"
+        return any(pk.startswith(start) for pk, _ in self.spoilt)
 
     def redeploy(self, **settings: object) -> None:
         """Deploy the stack with other parameters, which `simulated` restores."""
