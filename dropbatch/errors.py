@@ -19,7 +19,13 @@ Error:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from dropbatch.core.errors import Error, UploadRefused, UsageError
+
+if TYPE_CHECKING:
+    from dropbatch.client.job import Job
 
 __all__ = [
     "ConnectionLost",
@@ -42,7 +48,21 @@ __all__ = [
 
 
 class JobFailed(Error):  # noqa: N818
-    """A job ended without its answers."""
+    """A job ended without its answers.
+
+    Attributes:
+        job: the job.
+        error: its `code` and `message`; None if it was cancelled.
+    """
+
+    def __init__(self, message: str, job: Job, error: Mapping[str, str] | None) -> None:
+        """Keep what the manifest says."""
+        super().__init__(message)
+        self.job = job
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JobFailed, (*self.args, self.job, self.error)
 
 
 class Taken(UsageError):  # noqa: N818

@@ -69,6 +69,7 @@ def build_status(
         "error": {"code": job.error.code, "message": job.error.message} if job.error else None,
         "tags": job.tags,
         "counts": {"total": job.total, "succeeded": succeeded, "failed": failed},
+        "incomplete": job.sums.incomplete,
         "fraction_done": 1.0 if over else None if job.total is None else job.status.fraction,
         "splitting": splitting,
         "pending": None if over else (pending or PendingBatches()).for_status(),

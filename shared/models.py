@@ -75,6 +75,7 @@ class Part:
     failed: int
     usage: Usage = field(default_factory=Usage)
     for_capacity: int = 0  # the failed records that failed for lack of capacity or time
+    incomplete: int = 0  # the answered records whose answer is none: empty, or cut off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +276,7 @@ class JobTotals:
     told: int = 0  # batches of which an event told that they are over
     pieces: int = 0  # into how many the batches were divided
     for_capacity: int = 0  # the failed records that failed for lack of capacity or time
+    incomplete: int = 0  # the answered records whose answer is none: empty, or cut off
     estimated: int = 0  # sum of the batches' estimates, if the job has a `max_cost`
     answered: int = 0  # the part of it for records that have an answer
 

@@ -312,7 +312,8 @@ def _deploy_and_check() -> None:
         where = f"DROPBATCH_STACK={stack.name} AWS_REGION={saved['region']}"
         print(f"For the command line: export {where}", flush=True)
     if smoke:
-        client = aws.encrypting(session(saved).client, stack.parameters.get("KmsKeyArn", ""))
+        key = stack.parameters.get("KmsKeyArn", "")
+        client = aws.Clients("", saved.get("region"), saved.get("profile"), key)
         made = dropbatch.client.stack.Stack(
             stack.name, stack.outputs["BucketName"], stack.outputs, client
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,9 @@ class Following:
         emit(manifest)
         if not manifest["error"] and manifest["counts"]["failed"]:
             _note_failed(job.id, can_retry=_can_retry(manifest))
+        if told := incomplete_in(manifest):
+            again = f"dropbatch retry {job.id} --incomplete -o defaults='{{\"max_tokens\":…}}'"
+            note(f"{told}: `{again}` sends these again.")
         return self._files(job, manifest)
 
     def _files(self, job: Job, manifest: dict[str, Any]) -> Exit:
@@ -175,6 +178,12 @@ def _can_retry(found: dict[str, Any] | Error) -> bool:
 def _note_failed(which: str, *, can_retry: bool) -> None:
     again = f", `dropbatch retry {which}` tries them again" if can_retry else ""
     note(f"`dropbatch report {which.rstrip('.')}` shows why records failed{again}.")
+
+
+def incomplete_in(found: Mapping[str, Any]) -> str:
+    """How many of a job's answers are none; empty if there is none."""
+    count = found.get("incomplete")
+    return f"{found['counts']['succeeded']:,} answered, {count:,} of them cut off" if count else ""
 
 
 def _go_on(jobs: Sequence[Job]) -> str:

@@ -24,7 +24,7 @@ from dropbatch.cli.context import (
     strict,
     worst,
 )
-from dropbatch.cli.follow import Following
+from dropbatch.cli.follow import Following, incomplete_in
 from dropbatch.client.download import blocks_of
 from dropbatch.client.find import history, newest, wait_for_job
 from dropbatch.client.job import Job
@@ -132,6 +132,8 @@ def details(job: Job, status: Mapping[str, Any]) -> Iterator[str]:
         yield f"because  {error['code']}: {error['message']}"
     for note in status.get("notes") or []:
         yield f"note     {note['code']}: {note['message']}"
+    if told := incomplete_in(manifest or status):
+        yield f"answers  {told}"
     if manifest and (first := _first_failure(job, manifest)):
         yield f"failed   {manifest['counts']['failed']:,} records; the first: {first}"
     yield f"results  s3://{job.stack.bucket}/{job.folder}"

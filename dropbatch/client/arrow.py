@@ -11,8 +11,6 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import msgspec
-
 from dropbatch.client.frames import pyarrow
 from dropbatch.client.records import (
     Record,
@@ -21,10 +19,8 @@ from dropbatch.client.records import (
     delimiter_of,
     table_rows,
 )
-from dropbatch.core.formats.answers import vectors_of
-from dropbatch.core.formats.base import encode, members_of, value_of
 from dropbatch.core.formats.table import FORMATS
-from dropbatch.core.formats.tables import Columns, answer_text, read_fields
+from dropbatch.core.formats.tables import Columns, read_fields
 from dropbatch.core.read.rows import split_row
 from dropbatch.errors import Error
 
@@ -32,60 +28,11 @@ CHUNK_RECORDS = 4_096
 """Records of one Arrow batch: 6 MB of embeddings of 384 numbers."""
 
 
-def vector_of(record: Record) -> list[float] | None:
-    """A record's embedding; None if its answer is no embedding."""
-    result = record.result
-    if isinstance(result, dict) and isinstance(result.get("data"), list) and "shape" in result:
-        return _only(record, result["data"])
-    if isinstance(result, str):  # A table's cell holds an embedding as the API's JSON.
-        members = members_of(result.encode()) if result.startswith("{") else None
-        result = (
-            msgspec.json.decode(result) if members and {"shape", "data"} <= members.keys() else None
-        )
-    if not isinstance(result, dict):
-        return None
-    if isinstance(result.get("embedding"), list):  # Bedrock's Titan
-        return _numbers(result["embedding"])
-    for name in ("embeddings", "float"):
-        inner = result.get(name)
-        if isinstance(inner, dict) and isinstance(inner.get("float"), list):
-            inner = inner["float"]
-        if isinstance(inner, list) and inner:
-            return _only(record, inner) if isinstance(inner[0], list) else _numbers(inner)
-    found = vectors_of(members_of(encode(result)) or {})
-    return _only(record, [value_of(one) for one in found]) if found else None
-
-
-def _only(record: Record, found: list[Any]) -> list[float] | None:
-    if len(found) > 1:
-        raise Error(
-            f"Record {record.id} has {len(found)} vectors. Send one text a record, or read "
-            "them with `Job.results()`."
-        )
-    return _numbers(found[0]) if found and isinstance(found[0], list) else None
-
-
-def _numbers(found: list[Any]) -> list[float] | None:
-    return found if all(isinstance(one, int | float) for one in found) else None
-
-
-def text_of(record: Record) -> str | None:
-    """A record's answer as text: its text or tool calls, else the result as JSON."""
-    if record.result is None:
-        return None
-    return record.result if isinstance(record.result, str) else answer_text(encode(record.result))
-
-
-def width_of(files: ResultFiles) -> int:
-    """How many numbers the first answer's embedding has; 0 if it is none."""
-    first = next((one for one in files.records() if one.success), None)
-    return len(vector_of(first) or ()) if first else 0
-
-
 def record_batches(files: ResultFiles, *, columns: bool = False) -> Any:
     """A job's records as a `pyarrow.RecordBatchReader`; what columns, `Job.to_arrow` says."""
     pa = pyarrow()
-    width = width_of(files)
+    first = next((one for one in files.records() if one.success), None)
+    width = len((first and first.embedding) or ())  # How many numbers an embedding has.
     schema = _schema(pa, width)
     batches = (_batch(pa, chunk, schema, width) for chunk in _chunks(files.records()))
     own = own_columns(files) if columns and FORMATS[files.format].is_table else None
@@ -108,6 +55,7 @@ def _schema(pa: Any, width: int) -> Any:
             ("external_reference", pa.string()),
             ("success", pa.bool_()),
             answer,
+            ("finish_reason", pa.string()),
             ("error_code", pa.string()),
             ("error_message", pa.string()),
         ]
@@ -121,18 +69,18 @@ def _chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
 
 def _batch(pa: Any, records: list[Record], schema: Any, width: int) -> Any:
     if width:
-        answers = _vectors(
-            pa, [vector_of(one) if one.success else None for one in records], width, records
-        )
+        answers = _vectors(pa, [one.embedding for one in records], width, records)
     else:
-        answers = pa.array([text_of(one) for one in records], pa.string())
+        answers = pa.array([one.text for one in records], pa.string())
+    errors = [one.error or one.flaw for one in records]
     columns = [
         pa.array([one.id for one in records], pa.int64()),
         pa.array([_reference(one.external_reference) for one in records], pa.string()),
         pa.array([one.success for one in records], pa.bool_()),
         answers,
-        pa.array([one.error and one.error.code for one in records], pa.string()),
-        pa.array([one.error and one.error.message for one in records], pa.string()),
+        pa.array([one.finish_reason or None for one in records], pa.string()),
+        pa.array([one and one.code for one in errors], pa.string()),
+        pa.array([one and one.message for one in errors], pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -157,8 +105,8 @@ def _vectors(pa: Any, vectors: list[list[float] | None], width: int, records: li
     return pa.FixedSizeListArray.from_arrays(values, width, mask=mask)
 
 
-_END_COLUMNS = 2
-"""`error_code` and `error_message` end an output's rows."""
+_END_COLUMNS = 3
+"""`finish_reason`, `error_code` and `error_message` end an output's rows."""
 
 
 class OwnColumns(NamedTuple):
@@ -199,10 +147,10 @@ def own_columns(files: ResultFiles) -> OwnColumns | None:
 def _beside(
     pa: Any, files: ResultFiles, own: OwnColumns, schema: Any, batches: Iterable[Any]
 ) -> Any:
-    success, answer, *errors = [one.with_name(own.free(one.name)) for one in schema][2:]
+    success, answer, *ends = [one.with_name(own.free(one.name)) for one in schema][2:]
     mine = [pa.field(one, pa.string()) for one in own.own]
     members = [pa.field(one, pa.string()) for one in own.members]
-    whole = pa.schema([*mine, success, answer, *members, *errors])
+    whole = pa.schema([*mine, success, answer, *members, *ends])
 
     def joined() -> Iterator[Any]:
         for batch, texts in zip(batches, _texts(files, own), strict=True):

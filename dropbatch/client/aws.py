@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,20 +138,40 @@ def _remembered_roles(copy: Any) -> Any:
         return copy
 
 
-def encrypting(client: Callable[..., Any], kms_key: str) -> Callable[..., Any]:
-    """A factory of clients; those of S3 say how each object is encrypted that they write."""
+@dataclass
+class Clients:
+    """A factory of boto3 clients, `Clients()("s3")`, that can be pickled.
 
-    def add(params: dict[str, Any], **_: object) -> None:
-        for name, value in encryption(kms_key).items():
-            params.setdefault(name, value)
+    Those of S3 say how each object is encrypted that they write.
+    """
 
-    def make(service: str, **more: object) -> Any:
-        made = client(service, **more)
+    endpoint_url: str = ""
+    region: str | None = None
+    profile: str | None = None
+    kms_key: str = ""
+
+    def __call__(self, service: str, **more: object) -> Any:
+        """A client of a service."""
+        where: dict[str, Any] = {"endpoint_url": self.endpoint_url} if self.endpoint_url else {}
+        made = self._session.client(service, **where, **more)
         for operation in _WRITES if service == "s3" else ():
-            made.meta.events.register(f"before-parameter-build.s3.{operation}", add)
+            made.meta.events.register(f"before-parameter-build.s3.{operation}", self._encrypt)
         return made
 
-    return make
+    @cached_property
+    def _session(self) -> Any:
+        if not self.endpoint_url:
+            return sign_in(region=self.region, profile=self.profile)
+        import boto3
+
+        return boto3.session.Session("test", "test", region_name=self.region)
+
+    def _encrypt(self, params: dict[str, Any], **_: object) -> None:
+        for name, value in encryption(self.kms_key).items():
+            params.setdefault(name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Clients, (self.endpoint_url, self.region, self.profile, self.kms_key)
 
 
 def trusted_bundles() -> list[str]:
@@ -159,18 +181,6 @@ def trusted_bundles() -> list[str]:
 
     configured = get_session().get_config_variable("ca_bundle")
     return [*filter(None, (configured, os.environ.get("REQUESTS_CA_BUNDLE"))), where()]
-
-
-def session(
-    endpoint_url: str = "", *, region: str | None = None, profile: str | None = None
-) -> Any:
-    """Return a factory of boto3 clients: `session()("s3")`."""
-    if not endpoint_url:
-        return sign_in(region=region, profile=profile).client
-    import boto3
-
-    made = boto3.session.Session("test", "test", region_name=region)
-    return lambda service, **more: made.client(service, endpoint_url=endpoint_url, **more)
 
 
 @contextmanager

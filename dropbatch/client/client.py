@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from datetime import date
 from os import PathLike
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, Unpack
 
 from dropbatch.client import aws
 from dropbatch.client.find import find_job, history, jobs_under, time_of
-from dropbatch.client.job import Job
+from dropbatch.client.job import Job, JobOptions
 from dropbatch.client.stack import find_stack
 from dropbatch.client.submit import prepare
 from dropbatch.core import names
+from dropbatch.errors import UsageError
 
 
 class Client:
@@ -40,6 +41,9 @@ class Client:
     ) -> None:
         self.stack = find_stack(stack, local=local, region=region, profile=profile)
 
+    def __repr__(self) -> str:
+        return f"<Client {self.stack.name} s3://{self.stack.bucket}>"
+
     def submit(
         self,
         source: str
@@ -52,7 +56,7 @@ class Client:
         name: str | None = None,
         progress: Callable[[int], None] = lambda _: None,
         check: bool = True,
-        **options: object,
+        **options: Unpack[JobOptions],
     ) -> Job:
         """Upload requests; the stack makes a job of them within seconds.
 
@@ -78,7 +82,10 @@ class Client:
             NotPermitted: AWS denied the upload.
         """
         submission = prepare(self.stack, source, name, options)
+        is_empty = isinstance(source, Sized) and not isinstance(source, str) and not len(source)
         try:
+            if submission.size == 0 or is_empty:
+                raise UsageError("There is nothing to submit: the source has no records.")
             notes = submission.check(self.stack.read) if check else submission.notes
             for note in notes:
                 warnings.warn(note, stacklevel=2)
@@ -87,7 +94,7 @@ class Client:
             submission.close()
 
     def validate(
-        self, source: object, *, name: str | None = None, **options: object
+        self, source: object, *, name: str | None = None, **options: Unpack[JobOptions]
     ) -> dict[str, Any]:
         """Check requests as the stack reads them, on this machine; nothing is sent.
 

@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from dropbatch.client import aws
 from dropbatch.client.stack import Stack
@@ -18,6 +19,24 @@ from dropbatch.errors import Error, JobFailed, NotFound, NotOver
 if TYPE_CHECKING:
     from dropbatch.client.export import Delivery
     from dropbatch.client.records import Record, ResultFiles
+
+
+class JobOptions(TypedDict, total=False):
+    """The options of a job, for type checkers: docs/options.md says what each means."""
+
+    model: str
+    format: str
+    template: object
+    delimiter: str
+    system: str
+    endpoint: str
+    task: str
+    defaults: Mapping[str, Any]
+    deadline_hours: float
+    max_failed_fraction: float
+    max_cost: float | Decimal
+    output_tokens: int
+    tags: Mapping[str, str]
 
 
 def no_job(path: str, notice: Mapping[str, Any]) -> NotFound:
@@ -147,7 +166,7 @@ class Job:
         from dropbatch.client.wait import each_over
 
         ((_, found),) = each_over([self], _shown(progress=progress), timeout)
-        return _end_of(found, check=check)
+        return _end_of(self, found, check=check)
 
     def download(
         self,
@@ -247,7 +266,7 @@ class Job:
         """Resume the paused job."""
         self._command("run")
 
-    def retry(self, **options: object) -> Job:
+    def retry(self, **options: Unpack[JobOptions]) -> Job:
         """Try the failed records again, as a new job; options replace the job's own.
 
         Raises:
@@ -286,7 +305,7 @@ def wait(
     from dropbatch.client.wait import each_over
 
     for job, found in each_over(list(jobs), _shown(progress=progress), timeout):
-        _end_of(found, check=check)
+        _end_of(job, found, check=check)
         yield job
 
 
@@ -296,7 +315,7 @@ def _shown(*, progress: bool) -> Any:
     return shown_to_user() if progress else None
 
 
-def _end_of(found: dict[str, Any] | Error, *, check: bool) -> str:
+def _end_of(job: Job, found: dict[str, Any] | Error, *, check: bool) -> str:
     if isinstance(found, Error):
         raise found
     state: str = found["state"]
@@ -304,5 +323,5 @@ def _end_of(found: dict[str, Any] | Error, *, check: bool) -> str:
         error = found["error"]
         why = f": {error['code']}: {error['message']}" if error else "."
         how = "failed" if state == names.JobState.FAILED else "was cancelled"
-        raise JobFailed(f"Job {found['job_id']} {how}{why}")
+        raise JobFailed(f"Job {found['job_id']} {how}{why}", job, error)
     return state

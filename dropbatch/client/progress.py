@@ -193,7 +193,9 @@ def _records(status: Mapping[str, Any]) -> list[str]:
     counts = status.get("counts") or {}
     total, failed = counts.get("total"), counts.get("failed")
     of = "" if total is None else f" of {total:,}"
-    return [f"{_done(status):,}{of} records", *([f"{failed:,} failed"] if failed else [])]
+    cut_off = status.get("incomplete")
+    parts = [f"{failed:,} failed" if failed else "", f"{cut_off:,} cut off" if cut_off else ""]
+    return [f"{_done(status):,}{of} records", *filter(None, parts)]
 
 
 def _pending(status: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dropbatch.core.formats.base import BOM, NULL
+from dropbatch.client.answers import answer_of, text_of, vector_of
+from dropbatch.core.formats.answers import flaw_of, vectors_of
+from dropbatch.core.formats.base import BOM, NULL, members_of, value_of
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.formats.tables import IS_ANSWER, REFERENCE_COLUMNS, Columns, read_fields
 from dropbatch.core.read.rows import OverlongRecord, read_rows, split_row
@@ -22,6 +24,8 @@ from dropbatch.errors import Error, NotFound
 
 DEFAULT_FORMAT = "native"
 """The format of a job that ended before its own was known."""
+MAX_SHOWN = 80
+"""Characters of an answer in a record's repr."""
 MAX_ROW_BYTES = 1 << 30
 """Bytes of an output's row: a record and its answer."""
 
@@ -33,16 +37,16 @@ class RecordError(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Record:
     """A record's outcome.
 
     Attributes:
         id: its position in the upload, from 0.
         external_reference: the user's own name for it; None without one.
-        success: whether it was answered.
-        result: the API's result; in a format of other vendors their body; in a table the answer's
-            text. None if it failed.
+        success: whether it was answered, in the API's words: see `flaw`.
+        result: the API's result; in a format of other vendors their body; in a table `response` has
+            the answer's text. None if it failed.
         error: None if it was answered.
     """
 
@@ -51,6 +55,33 @@ class Record:
     success: bool
     result: Any
     error: RecordError | None
+
+    def __repr__(self) -> str:
+        says = repr(f"{self.error.code}: {self.error.message}" if self.error else self.text)
+        name = "" if self.external_reference is None else f" {self.external_reference!r}"
+        more = "…" if len(says) > MAX_SHOWN else ""
+        return f"<Record {self.id}{name} {says[:MAX_SHOWN]}{more}>"
+
+    @property
+    def text(self) -> str | None:
+        """The answer's text without thoughts, else its tool calls or the result as JSON."""
+        return text_of(self.result)
+
+    @property
+    def embedding(self) -> list[float] | None:
+        """The answer's embedding; None if it is none, or `Error` if it has several."""
+        return vector_of(self.result, self.id)
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the model stopped: `stop`, `length`, …; empty if it did not say."""
+        return answer_of(self.result).finish
+
+    @property
+    def flaw(self) -> RecordError | None:
+        """Why a good answer is none, `empty_answer` or `truncated_answer`; None if it is one."""
+        code, message = flaw_of(answer_of(self.result)) if self.success else ("", "")
+        return RecordError(code, message) if code else None
 
 
 class Failure(msgspec.Struct):
@@ -176,7 +207,16 @@ def _rows(output: Iterable[bytes]) -> Iterator[tuple[Any, Any]]:
         if len(fields) != len(columns.names):
             raise Error("The output was changed: a row does not fit its header.")
         own = _field(fields[reference], delimiter) if reference is not None else ""
-        yield own or None, _field(fields[answer], delimiter)
+        text, finish = (_field(fields[at], delimiter) for at in (answer, -3))
+        yield own or None, _cell_result(text, finish)
+
+
+def _cell_result(text: str, finish: str) -> dict[str, Any]:
+    """The result that a table's answer was: the API's own object of an embedding, or a text."""
+    own = value_of(text.encode()) if text.startswith("{") else None
+    if isinstance(own, dict) and vectors_of(members_of(text.encode()) or {}):
+        return own
+    return {"response": text, **({"finish_reason": finish} if finish else {})}
 
 
 def _field(written: bytes, delimiter: bytes) -> str:

@@ -85,7 +85,8 @@ def open_source(
     first = list(islice(records, 1))
     if first and isinstance(first[0], str):
         return Source(_unnamed(".csv"), stream_of(_text_rows(chain(first, records))), None, _TABLE)
-    return Source(_unnamed(".jsonl"), stream_of(_lines(chain(first, records))))
+    size = None if first else 0
+    return Source(_unnamed(".jsonl"), stream_of(_lines(chain(first, records))), size)
 
 
 def _open_stream(source: Any, template: str) -> Source:

@@ -6,7 +6,7 @@ import io
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ _MEMBERS = {
 """What objects have that are read without looking first."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Stack:
     """A deployed stack.
 
@@ -43,13 +43,20 @@ class Stack:
     name: str
     bucket: str
     outputs: dict[str, str]
-    client: Any = field(repr=False)
+    client: Any
     is_local: bool = False
     default_model: str | None = None
     source_bucket: str = ""
     source_prefix: str = ""
-    _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
-    _making: Lock = field(default_factory=Lock, init=False, repr=False)
+    _made: dict[str, Any] = field(default_factory=dict, init=False)
+    _making: Lock = field(default_factory=Lock, init=False)
+
+    def __repr__(self) -> str:
+        return f"<Stack {self.name} s3://{self.bucket}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is pickled: clients are made anew."""
+        return Stack, tuple(getattr(self, one.name) for one in fields(self) if one.init)
 
     @cached_property
     def s3(self) -> Any:
@@ -110,14 +117,14 @@ def find_stack(
         if local:
             client, name = _local_client()
         else:
-            client = aws.session(region=region, profile=profile)
+            client = aws.Clients(region=region, profile=profile)
         described = _describe(client, name)
     outputs = {one["OutputKey"]: one["OutputValue"] for one in described.get("Outputs", [])}
     if "BucketName" not in outputs:
         raise NotFound(f'"{name}" is not a Dropbatch stack: it has no output BucketName.')
     given = described.get("Parameters", [])
     parameters = {one["ParameterKey"]: one["ParameterValue"] for one in given}
-    client = aws.encrypting(client, parameters.get("KmsKeyArn", ""))
+    client.kms_key = parameters.get("KmsKeyArn", "")
     source = parameters.get("SourceBucketName", ""), parameters.get("SourcePrefix", "")
     return Stack(
         name, outputs["BucketName"], outputs, client, local, parameters.get("DefaultModel"), *source
@@ -138,7 +145,7 @@ def _describe(client: Any, name: str) -> dict[str, Any]:
     return described
 
 
-def _local_client() -> tuple[Any, str]:
+def _local_client() -> tuple[aws.Clients, str]:
     path = Path(os.environ.get(ENVIRONMENT, LOCAL_FILE))
     if path.is_dir():
         path /= LOCAL_FILE
@@ -156,7 +163,7 @@ def _local_client() -> tuple[Any, str]:
             f"{path} does not describe a local stack. Write it again with `make down` and "
             "`make up`."
         ) from error
-    return aws.session(place[0], region=place[1]), described.get("stack", DEFAULT_NAME)
+    return aws.Clients(place[0], place[1]), described.get("stack", DEFAULT_NAME)
 
 
 S3 = "s3://"

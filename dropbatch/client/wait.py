@@ -190,8 +190,9 @@ class Watch:
             if found is None:
                 continue
             if isinstance(found, dict) and not self.is_many:
-                over = {"state": found["state"], "counts": found["counts"], "fraction_done": 1.0}
-                self._shown[one.name] |= over | {"waiting_for": None, "pending": None}
+                told = {name: found.get(name) for name in ("state", "counts", "incomplete")}
+                over = {"fraction_done": 1.0, "waiting_for": None, "pending": None}
+                self._shown[one.name] |= told | over
             yield self.unfinished.pop(folder).job, found
 
     def _missing(self) -> Iterator[tuple[Job, Error]]:

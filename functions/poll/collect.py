@@ -15,10 +15,16 @@ from typing import IO
 
 import msgspec
 
-from dropbatch.core.formats.base import REFUSED_CODES
+from dropbatch.core.formats.base import REFUSED_CODES, Task
 from dropbatch.core.names import JobState
 from dropbatch.core.read.index import RecordIndex
-from functions.poll.join import Answers, add_reply, places_without_capacity, sort_answers
+from functions.poll.join import (
+    Answers,
+    add_reply,
+    count_incomplete,
+    places_without_capacity,
+    sort_answers,
+)
 from functions.poll.result_lines import lines_of, unwritten_part
 from shared import keys
 from shared.models import Batch, Job, Part
@@ -193,8 +199,11 @@ def _write_part(
             shutil.copyfileobj(side, spool, WRITE_BYTES)
         spool.seek(0)
         for_capacity = len(places_without_capacity(answers)) if answers else 0
+        incomplete = 0
+        if answers and job.plan.known_model.task is not Task.EMBEDDINGS:
+            incomplete = count_incomplete(answers)
         good = len(rows) - failed.total()
-        part = Part(key, *sizes, retries, good, failed.total(), usage, for_capacity)
+        part = Part(key, *sizes, retries, good, failed.total(), usage, for_capacity, incomplete)
         metadata = {
             "part": msgspec.json.encode(part).decode(),
             "failed": msgspec.json.encode(failed).decode(),

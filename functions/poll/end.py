@@ -306,6 +306,7 @@ def build_manifest(
             "cached_tokens": usage.cached_tokens,
         },
         "cost": _cost(job),
+        "incomplete": job.sums.incomplete,
         "given_up_ids": job.sums.given_up,
         "unknowable_submits": job.sums.unknowable,
         "events": "used" if job.sums.told else "none",

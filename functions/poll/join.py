@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from dropbatch.core.errors import code_of
-from dropbatch.core.formats.answers import unwrapped
+from dropbatch.core.formats.answers import flaw_of, read_answer, unwrapped
 from dropbatch.core.formats.base import (
     NULL,
     Json,
@@ -140,6 +140,13 @@ def places_without_capacity(answers: Answers) -> list[int]:
         for place, item in items_with_extras(answers.items)
         if result_of(item) is None and error_text(item).partition(":")[0] in _RETRYABLE
     ]
+
+
+def count_incomplete(answers: Answers) -> int:
+    """How many good answers are none: empty, or cut off. A large one is not looked at."""
+    results = filter(None, map(result_of, answers.items.values()))
+    small = (result for result in results if len(result) < LARGE_RESULT_BYTES)
+    return sum(flaw_of(read_answer(result))[0] != "" for result in small)
 
 
 class Failure(NamedTuple):

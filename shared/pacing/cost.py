@@ -145,6 +145,7 @@ def counted(sums: JobTotals, batch: Batch) -> JobTotals:
         succeeded=sums.succeeded + part.succeeded,
         failed=sums.failed + part.failed,
         for_capacity=sums.for_capacity + part.for_capacity,
+        incomplete=sums.incomplete + part.incomplete,
         errors_size=sums.errors_size + part.errors,
         retry_size=sums.retry_size + part.retry,
         usage=sums.usage.plus(part.usage),

@@ -7,12 +7,14 @@ here raises.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import msgspec
 
 from dropbatch.core.formats.base import (
     NULL,
+    UNDECODABLE,
     Json,
     begins,
     compact,
@@ -104,6 +106,52 @@ def read_answer(result: Json) -> Answer:
         members,
         is_known=is_known,
     )
+
+
+_FENCED = re.compile(r"```[\w-]*[ \t]*\n(.*?)(?:\n?[ \t]*```|\Z)", re.DOTALL)
+_FLAWS = {
+    "empty_answer": "The model gave no text. Try it again.",
+    "truncated_answer": "The answer was cut off. Raise max_tokens.",
+}
+"""Codes of answers that the API counts as good and nobody can use."""
+_NO_ROOM = "All tokens were used before a text began. Raise max_tokens, or lower reasoning_effort."
+
+
+def without_thoughts(text: str) -> str:
+    """A text after its `<think>…</think>`; a model's template may have written the first tag."""
+    thoughts, tag, rest = text.partition("</think>")
+    if tag and thoughts.count("<think>") == thoughts.lstrip().startswith("<think>"):
+        return rest.lstrip()
+    return "" if text.lstrip().startswith("<think>") else text
+
+
+def json_in(text: str) -> str:
+    """The JSON that a text is, or that it has between the first code fences."""
+    text = without_thoughts(text).strip()
+    fenced = None if text[:1] in {"{", "["} else _FENCED.search(text)
+    return fenced[1].strip() if fenced else text
+
+
+def flaw_of(answer: Answer) -> tuple[str, str]:
+    """Why an answer is none, as code and message: empty, or cut off; both empty if it is one."""
+    text, code = without_thoughts(answer.text or "").strip(), ""
+    is_cut = answer.finish == "length"
+    if not text and not answer.calls:
+        code = "empty_answer" if answer.is_known or answer.text is not None else ""
+    elif is_cut or _is_cut_json(json_in(text)):
+        code = "truncated_answer"
+    is_full = code == "empty_answer" and is_cut
+    return code, _NO_ROOM if is_full else _FLAWS.get(code, "")
+
+
+def _is_cut_json(text: str) -> bool:
+    if text[:1] not in {"{", "["}:
+        return False
+    try:
+        msgspec.json.decode(text)
+    except UNDECODABLE as error:
+        return "truncated" in str(error)
+    return False
 
 
 def unwrapped(result: Json) -> dict[str, msgspec.Raw]:

@@ -13,7 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from dropbatch.core.errors import UploadRefused
-from dropbatch.core.formats.answers import read_answer, text_value
+from dropbatch.core.formats.answers import (
+    Answer,
+    flaw_of,
+    json_in,
+    read_answer,
+    text_value,
+    without_thoughts,
+)
 from dropbatch.core.formats.base import (
     API_BODY_LIMIT,
     NULL,
@@ -45,7 +52,7 @@ name."""
 REFERENCE_COLUMNS = ("external_reference", "custom_id", "recordId", "id")
 """Columns used as a row's reference: the first one that exists."""
 
-ADDED_COLUMNS = ("answer", "error_code", "error_message")
+ADDED_COLUMNS = ("answer", "finish_reason", "error_code", "error_message")
 IS_ANSWER = re.compile(r"answer(_\d+)?")
 """Names that the column of the answer may have; the last such column of an output is it."""
 
@@ -224,10 +231,14 @@ class TableWriter:
         self._columns = columns
 
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:  # noqa: ARG002
-        """The row as it was, then its answer, or its error's code and message."""
-        answer = "" if outcome.result is None else answer_text(outcome.result)
-        members = _members(answer, self._columns.answers) if self._columns.answers else ()
-        texts = (answer, *members, outcome.code, outcome.message)
+        """The row as it was, its answer, and code and message of an error or a flawed answer."""
+        text, finish, code, message = "", "", outcome.code, outcome.message
+        if outcome.result is not None:
+            answer = read_answer(outcome.result)
+            text, finish = answer_text(answer, outcome.result), answer.finish
+            code, message = flaw_of(answer)
+        members = _members(text, self._columns.answers) if self._columns.answers else ()
+        texts = (text, *members, finish, code, message)
         added = [text.encode(errors="replace") for text in texts]
         fields = [self.fit(outcome.record), *map(self._quoted, added)]
         return self._columns.delimiter.join(fields) + b"\n"
@@ -275,7 +286,7 @@ def quoted(value: bytes, delimiter: bytes) -> bytes:
 
 def _members(answer: str, names: Sequence[str]) -> list[str]:
     """The members of an answer that is a JSON object: texts, other values as compact JSON."""
-    members = object_of(answer.encode(errors="replace"))
+    members = object_of(json_in(answer).encode(errors="replace"))
     found = (members.get(name, NULL) for name in names)
     return ["" if raw == NULL else text_value(raw) for raw in found]
 
@@ -289,15 +300,14 @@ def answer_columns(defaults: Mapping[str, Json]) -> list[str]:
     return [*properties] if isinstance(properties, dict) else []
 
 
-def answer_text(result: bytes | msgspec.Raw) -> str:
-    """The text of an answer, or its calls; else the API's result as compact JSON."""
-    answer = read_answer(result)
+def answer_text(answer: Answer, result: Json) -> str:
+    """The text of an answer without thoughts, or its calls; else the result as compact JSON."""
     if not answer.text and answer.calls:
         calls = [{"name": call.name, "arguments": arguments_object(call)} for call in answer.calls]
         return compact(encode(calls)).decode(errors="replace")
     if answer.text is None and not answer.is_known:
         return compact(result).decode(errors="replace")
-    return answer.text or ""
+    return without_thoughts(answer.text or "")
 
 
 ATTACHED = ":s3}"

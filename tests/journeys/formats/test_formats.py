@@ -61,10 +61,12 @@ def test_table_comes_back_with_its_answers(world, api):
     output = result(world, "a.CSV", "output.csv")
     rows = list(csv.reader(io.StringIO(output.decode("utf-8-sig"), newline="")))
     assert output.startswith(b"\xef\xbb\xbf")
-    assert rows[0] == ["id", "text", "note", "answer", "error_code", "error_message"]
+    assert rows[0] == [
+        *("id", "text", "note", "answer", "finish_reason", "error_code", "error_message")
+    ]
     assert rows[1][:3] == ["7", "hello,\r\nthere", "a"]
     assert json.loads(rows[1][3])["shape"][-1]
-    assert [row[4] for row in rows[1:]] == ["", "bad_record", "inference_failed"]
+    assert [row[5] for row in rows[1:]] == ["", "bad_record", "inference_failed"]
     assert output.splitlines(keepends=True)[1:3] != []
     assert b'7,"hello,\r\nthere",a,' in output
     assert result(world, "a.CSV", "retry.csv") == b"\xef\xbb\xbfid,text,note\n9,fail,c\n"
@@ -97,7 +99,9 @@ def test_table_without_rows_gives_its_header_alone(world, body):
     (file,) = world.manifest()["files"]
     content = world.read(f"{world.only_folder()}/{file['name']}")
     bom = body[:3] if body.startswith(b"\xef") else b""
-    assert content == (bom + b"id,text,answer,error_code,error_message\n" if body else b"")
+    assert content == (
+        bom + b"id,text,answer,finish_reason,error_code,error_message\n" if body else b""
+    )
     assert (file["bytes"], file["lines"]) == (len(content), 0)
 
 

@@ -143,7 +143,7 @@ def test_results_are_streamed_in_order(command, client):
         (0, "a", True),
         (1, "b", True),
     ]
-    assert job.to_arrow().column("answer").to_pylist() == [one.result for one in found]
+    assert job.to_arrow().column("answer").to_pylist() == [one.text for one in found]
     assert job.to_pandas()["success"].tolist() == [True, True]
     assert job.to_polars(columns=False)["external_reference"].to_list() == ["a", "b"]
     assert job.to_pandas()[["id", "text"]].to_numpy().tolist() == [["a", "one"], ["b", '5" pipe']]

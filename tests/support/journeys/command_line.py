@@ -75,7 +75,8 @@ class CommandLine:
         }
         self.add_stack("dropbatch", outputs)
         self.monkeypatch.setitem(quick_moto.ANSWERS, "cloudformation", self._describe)
-        self.monkeypatch.setattr(dropbatch.client.aws, "session", lambda *_, **__: client)
+        session = SimpleNamespace(client=lambda service, **_: client(service))
+        self.monkeypatch.setattr(dropbatch.client.aws.Clients, "_session", session)
         clock = SimpleNamespace(sleep=self._sleep, monotonic=self.world.now, time=self.world.now)
         for module in (waiting, jobs, operators):
             self.monkeypatch.setattr(module, "time", clock)

@@ -47,9 +47,9 @@ def test_embeddings_have_fixed_length():
 
     assert table.schema.field("embedding").type == pa.list_(pa.float32(), 3)
     assert [list(row.values()) for row in table.to_pylist()] == [
-        [0, "a", True, [1.0, 0.25, 2.5], None, None],
-        [1, "7", False, None, "inference_failed", "why"],
-        [2, None, True, [4.0, 5.0, 6.0], None, None],
+        [0, "a", True, [1.0, 0.25, 2.5], None, None, None],
+        [1, "7", False, None, None, "inference_failed", "why"],
+        [2, None, True, [4.0, 5.0, 6.0], None, None, None],
     ]
 
 

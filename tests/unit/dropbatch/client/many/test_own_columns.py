@@ -29,16 +29,16 @@ def answered(table, vectors=None, failed=()):
     taken = set(head)
     ends = [
         next(one for one in (name, f"{name}_2") if one not in taken)
-        for name in ("answer", "error_code", "error_message")
+        for name in ("answer", "finish_reason", "error_code", "error_message")
     ]
     out = [lines[0] + b"," + ",".join(ends).encode()]
     for at, line in enumerate(lines[1:-1]):
         if at in failed:
-            out.append(line + b",,rejected,why")
+            out.append(line + b",,,rejected,why")
             continue
         answer = {"shape": [1, 2], "data": [vectors[at]]} if vectors else None
         cell = json.dumps(answer).replace('"', '""') if vectors else f"answer {at}"
-        out.append(line + f',"{cell}",,'.encode())
+        out.append(line + f',"{cell}",,,'.encode())
     errors = b"".join(
         b'{"id":%d,"error":{"code":"rejected","message":"why"}}\n' % at for at in sorted(failed)
     )
@@ -71,7 +71,9 @@ def test_frame_comes_back_with_its_answers():
         ["2", None, "1", None, None],
         [None, "", "2", "1e-7", "false"],
     ]
-    assert found.schema.names[5:] == ["success", "embedding", "error_code", "error_message"]
+    assert found.schema.names[5:] == [
+        *("success", "embedding", "finish_reason", "error_code", "error_message")
+    ]
     assert found["success"].to_pylist() == [True, False, True]
     assert found["embedding"].to_pylist() == [[1.0, 2.0], None, [3.0, 4.0]]
 

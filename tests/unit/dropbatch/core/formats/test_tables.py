@@ -125,15 +125,21 @@ def test_model_without_chat_takes_no_system_prompt():
 def test_repeated_name_gets_number():
     columns = Columns(b'text,answer,text,"a,b"', b",")
     assert columns.names == ["text", "answer", "text_2", "a,b"]
-    assert columns.added_header() == b'text,answer,text,"a,b",answer_2,error_code,error_message\n'
+    assert (
+        columns.added_header()
+        == b'text,answer,text,"a,b",answer_2,finish_reason,error_code,error_message\n'
+    )
 
 
 def test_member_named_answer_is_not_taken_for_answer():
     columns = Columns(b"text,answer", b",", ("answer", "mood"))
     header = columns.added_header()
-    assert header == b"text,answer,answer_2,answer_of_answer,mood,error_code,error_message\n"
-    row = b'x,own,"{""answer"":""yes"",""mood"":""good""}",yes,good,,\n'
-    assert [one.result for one in records_of([header + row], [], "csv")] == [
+    assert (
+        header
+        == b"text,answer,answer_2,answer_of_answer,mood,finish_reason,error_code,error_message\n"
+    )
+    row = b'x,own,"{""answer"":""yes"",""mood"":""good""}",yes,good,,,\n'
+    assert [one.text for one in records_of([header + row], [], "csv")] == [
         '{"answer":"yes","mood":"good"}'
     ]
 
@@ -179,12 +185,12 @@ def test_template_that_cannot_be_filled_is_refused(template):
 
 def test_answer_follows_row_as_it_came():
     row = b'  1 ,"x ""y""\r\nz",5" pipe'
-    assert line_of(b"id,text,size", row, {"response": "Hi"}) == row + b",Hi,,\n"
+    assert line_of(b"id,text,size", row, {"response": "Hi"}) == row + b",Hi,,,\n"
 
 
 def test_answer_that_needs_quotes_has_them():
-    assert line_of(b"text", b"x", {"response": 'a,"b"\n\rc'}) == b'x,"a,""b""\n\rc",,\n'
-    assert line_of(b"text", b"x", {"response": "a,b\tc"}, kind="tsv") == b'x\t"a,b\tc"\t\t\n'
+    assert line_of(b"text", b"x", {"response": 'a,"b"\n\rc'}) == b'x,"a,""b""\n\rc",,,\n'
+    assert line_of(b"text", b"x", {"response": "a,b\tc"}, kind="tsv") == b'x\t"a,b\tc"\t\t\t\n'
 
 
 @pytest.mark.parametrize(
@@ -196,12 +202,11 @@ def test_answer_that_needs_quotes_has_them():
         ({"text": "spoken", "word_count": 1}, "spoken"),
         ({"response": {"a": [1, 2]}}, '{"a":[1,2]}'),
         ({"shape": [1, 2], "data": [[0.5, 1]]}, '{"shape":[1,2],"data":[[0.5,1]]}'),
-        ({"response": ""}, ""),
     ],
 )
 def test_answer_is_its_text_or_compact_json(result, answer):
     line = line_of(b"text", b"x", result).decode()
-    assert next(csv.reader([line])) == ["x", answer, "", ""]
+    assert next(csv.reader([line])) == ["x", answer, "", "", ""]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +224,7 @@ def test_answer_is_its_text_or_compact_json(result, answer):
     ],
 )
 def test_row_is_padded_or_cut_to_header(row, fitted):
-    assert line_of(b"a,b,c", row, code="bad_record", message="m") == fitted + b",,bad_record,m\n"
+    assert line_of(b"a,b,c", row, code="bad_record", message="m") == fitted + b",,,bad_record,m\n"
 
 
 SCHEMA = {"type": "object", "properties": {"mood": {"type": "string"}, "points, 0-5": {}}}
@@ -237,13 +242,15 @@ def test_schema_gives_each_member_of_answer_column(format_):
     names = answer_columns({"response_format": json.dumps(format_).encode()})
     form = Form("csv", b"id,mood", ",", tuple(names))
     opening = file_names(form, "inbox/a.csv").output_opening
-    assert opening == b'id,mood,answer,mood_2,"points, 0-5",error_code,error_message\n'
+    assert (
+        opening == b'id,mood,answer,mood_2,"points, 0-5",finish_reason,error_code,error_message\n'
+    )
     writer = writer_of(form, target_of(BGE))
     good = writer.line(
         FACTS, Outcome(0, b"null", b"1,x", b'{"response":{"points, 0-5":[4],"mood":"a,b"}}')
     )
-    assert next(csv.reader([good.decode()]))[3:] == ["a,b", "[4]", "", ""]
+    assert next(csv.reader([good.decode()]))[3:] == ["a,b", "[4]", "", "", ""]
     text = writer.line(FACTS, Outcome(0, b"null", b"1,x", b'{"response":"no JSON"}'))
-    assert next(csv.reader([text.decode()]))[2:] == ["no JSON", "", "", "", ""]
+    assert next(csv.reader([text.decode()]))[2:] == ["no JSON", "", "", "", "", ""]
     failed = writer.line(FACTS, Outcome(0, b"null", b"1,x", None, "rejected", "no"))
-    assert next(csv.reader([failed.decode()]))[2:] == ["", "", "", "rejected", "no"]
+    assert next(csv.reader([failed.decode()]))[2:] == ["", "", "", "", "rejected", "no"]
