@@ -1,4 +1,4 @@
-"""Faults of the local Workers AI: each does what it says, strikes what it should."""
+"""Faults of the local Workers AI: each does what it says, and strikes what it should."""
 
 import httpx
 import pytest
@@ -28,16 +28,6 @@ class World(LocalApi):
     def poll(self):
         return self.run(MODEL, {"request_id": self.api.accepted[-1]["request_id"]}, "")
 
-    def items(self):
-        return self.poll().json()["result"]["responses"]
-
-
-def failed(items):
-    return [item["id"] for item in items if not item["success"]]
-
-
-# ── instead of the call ───────────────────────────────────────────────────────────────────────────
-
 
 STATUSES = {
     **dict.fromkeys((3040, 3021, 971, 3036, 4006), 429),
@@ -59,23 +49,22 @@ def test_codes_have_status_and_accept_nothing(code, status):
     assert world.submit().is_success
 
 
+REFUSED = '{"result":null,"success":false'
+
+
 @pytest.mark.parametrize(
     ("fault", "status", "start"),
     [
-        (Fault(kind="html"), 502, "<!DOCTYPE html>"),
-        (Fault(kind="html", status=524), 524, "<!DOCTYPE html>"),
-        (Fault(kind="json_500"), 500, '{"result":null,"success":false'),
-        (Fault(kind="bare"), 429, ""),
-        (Fault(kind="redirect"), 301, ""),
-        (
-            Fault(kind="error", code=5006, status=422, message="so"),
-            422,
-            '{"result":null,"success":false',
-        ),
+        ({"kind": "html"}, 502, "<!DOCTYPE html>"),
+        ({"kind": "html", "status": 524}, 524, "<!DOCTYPE html>"),
+        ({"kind": "json_500"}, 500, REFUSED),
+        ({"kind": "bare"}, 429, ""),
+        ({"kind": "redirect"}, 301, ""),
+        ({"kind": "error", "code": 5006, "status": 422, "message": "so"}, 422, REFUSED),
     ],
 )
 def test_replies_in_place_of_answer(fault, status, start):
-    world = World(fault)
+    world = World(Fault(**fault))
     reply = world.submit()
     assert reply.status_code == status
     assert reply.text.startswith(start)
@@ -101,26 +90,19 @@ def test_broken_connections_are_billed_as_accepted(kind, error, accepted):
     assert len(world.api.accepted) == accepted
 
 
-# ── after the call ────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("fault", "status"),
     [
-        (Fault(kind="accept_then_html"), 502),
-        (Fault(kind="accept_then_error", code=10013), 500),
-        (Fault(kind="accept_then_error", code=5001), 504),
-        (Fault(kind="accept_then_error", code=3007), 408),
-        (Fault(kind="accept_then_error", code=7010, status=599), 599),
+        ({"kind": "accept_then_html"}, 502),
+        ({"kind": "accept_then_error", "code": 10013}, 500),
+        ({"kind": "accept_then_error", "code": 3007}, 408),
+        ({"kind": "accept_then_error", "code": 7010, "status": 599}, 599),
     ],
 )
 def test_accepted_batches_whose_reply_denies_it(fault, status):
-    world = World(fault)
+    world = World(Fault(**fault))
     assert world.submit().status_code == status
-    assert len(world.items()) == 8
-
-
-# ── batches ───────────────────────────────────────────────────────────────────────────────────────
+    assert len(world.poll().json()["result"]["responses"]) == 8
 
 
 @pytest.mark.parametrize("form", ["envelope", "error", "failed"])
@@ -135,7 +117,27 @@ def test_batch_fails_after_acceptance_at_every_poll(form):
             assert (body["result"]["status"], body["result"]["error"]["code"]) == (form, 3030)
 
 
-# ── when they strike ──────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("fault", [None, Fault(kind="partial")], ids=["switch", "fault"])
+def test_running_batch_shows_more_and_more_items(fault):
+    local = LocalApi(partial_items=fault is None, latency=120)
+    if fault:
+        local.api.inject(fault)
+    request_id, seen = local.submit(), []
+
+    for _ in range(5):
+        result = local.poll(request_id).json()["result"]
+        seen.append((result.get("status"), len(result["responses"])))
+        local.now += 40
+
+    assert seen == [("queued", 0), ("queued", 0), ("running", 6), (None, 20), (None, 20)]
+
+
+@pytest.mark.parametrize("what", ["items", "errors", "unknown", "wide", "deep", "page"])
+def test_flood_has_its_size(what):
+    local = LocalApi()
+    local.api.inject(Fault(kind="flood", message=what, factor=1))
+
+    assert 990_000 < len(local.poll(local.submit()).content) < 1_010_000
 
 
 def test_nth_and_times_choose_calls():
@@ -145,9 +147,8 @@ def test_nth_and_times_choose_calls():
 
 def test_chance_faults_match_rate_and_seed():
     def ends(seed):
-        world = World(
-            fault_rates={"submit:3040": 0.2, "submit:html": 0.1}, seed=seed, global_limit=0
-        )
+        rates = {"submit:3040": 0.2, "submit:html": 0.1}
+        world = World(fault_rates=rates, seed=seed, global_limit=0)
         return [world.submit(REQUESTS[:1]).status_code for _ in range(400)]
 
     seen = ends(1)
@@ -157,8 +158,8 @@ def test_chance_faults_match_rate_and_seed():
     assert seen != ends(2)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].stage == "batch"])
-def test_chance_covers_every_batch_fault(kind):
-    world = World(fault_rates={kind: 1})
-    assert world.submit().is_success
-    assert world.poll().status_code in (200, 400, 404)
+def test_chance_covers_every_batch_fault():
+    for kind in [kind for kind in KINDS if KINDS[kind].stage == "batch"]:
+        world = World(fault_rates={kind: 1})
+        assert world.submit().is_success
+        assert world.poll().status_code in (200, 400, 404), kind

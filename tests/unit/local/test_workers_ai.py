@@ -1,0 +1,523 @@
+"""The local Workers AI: its protocol, answers, refusals, switches, queues and events."""
+
+import importlib.util
+import math
+
+import httpx
+import pytest
+
+from dropbatch.core import requests
+from local.workers_ai import Behaviour, Fault, SwitchError, expected_result, transport
+from local.workers_ai.__main__ import main
+from local.workers_ai.behaviour import switches
+from local.workers_ai.codes import KNOWN
+from local.workers_ai.faults import KINDS
+from local.workers_ai.models.catalogue import MODELS
+from local.workers_ai.models.schemas import problem
+from local.workers_ai.worker import STATUSES
+from shared.workers_ai import error_codes
+from tests.support.converted import DEEPSEEK, GPT, KIMI, LLAMA, M3, QWEN, SCOUT
+from tests.support.local_api import ACCOUNT, BGE, TEXTS, LocalApi, LocalQueue, code
+
+M2M = "@cf/meta/m2m100-1.2b"
+WHISPER = "@cf/openai/whisper-large-v3-turbo"
+
+
+# ── submit and poll ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_submit_is_queued_in_documented_envelope():
+    reply = LocalApi().run(BGE, {"requests": TEXTS})
+    request_id = reply.json()["result"]["request_id"]
+    assert reply.status_code == 200
+    assert reply.json() == {
+        "result": {"status": "queued", "request_id": request_id, "model": BGE},
+        "success": True,
+        "errors": [],
+        "messages": [],
+    }
+    bare = LocalApi(submit_status=202, request_id_form="req", envelope=False)
+    reply = bare.run(BGE, {"requests": TEXTS})
+    assert (reply.status_code, set(reply.json())) == (202, {"status", "request_id", "model"})
+    assert reply.json()["request_id"].startswith("req-")
+
+
+def test_repeated_body_is_billed_twice():
+    world = LocalApi()
+    assert world.submit() != world.submit()
+    first, second = world.api.accepted
+    assert (first["count"], first["sha256"]) == (second["count"], second["sha256"])
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "expected"),
+    [
+        (BGE, {}, (400, 5006)),
+        (BGE, {"requests": []}, (400, 5006)),
+        (BGE, {"requests": [{"text": 1}]}, (400, 5006)),
+        (BGE, {"requests": ["a"]}, (400, 5006)),
+        (BGE, {"requests": {"text": "a"}}, (400, 5006)),
+        (BGE, [1], (400, 5006)),
+        (M2M, {"requests": [{"text": "a"}]}, (400, 5006)),
+        ("@cf/no/such-model", {"requests": TEXTS}, (400, 5007)),
+        ("@cf/baai/bge-reranker-base", {"requests": TEXTS}, (400, 8007)),
+    ],
+)
+def test_rejected_body_is_not_billed(model, body, expected):
+    world = LocalApi()
+    assert code(world.run(model, body)) == expected
+    assert world.api.accepted == []
+
+
+def test_body_of_ten_million_bytes_is_too_large():
+    world = LocalApi()
+    start, end = b'{"requests":[{"text":"', b'"}]}'
+    for size, status in ((10_000_000, 413), (9_999_999, 200)):
+        content = start + b"a" * (size - len(start) - len(end)) + end
+        path = f"/accounts/{ACCOUNT}/ai/run/{BGE}?queueRequest=true"
+        assert world.client.post(path, content=content).status_code == status
+
+
+@pytest.mark.parametrize("query", ["", "?queueRequest=true"])
+def test_batch_is_queued_then_running_then_finished_then_forgotten(query):
+    world = LocalApi(latency=10, retention=100)
+    request_id = world.submit()
+    seen = []
+    for seconds in (0, 4, 4, 4):
+        world.now += seconds
+        seen.append(world.poll(request_id, query=query).json()["result"])
+    assert [result.get("status") for result in seen] == ["queued", "queued", "running", None]
+    assert set(seen[0]) == {"status", "request_id"}
+    assert {"responses", "usage"} <= set(seen[3])
+    assert world.finished(request_id) == seen[3]
+    world.now += 200
+    assert code(world.poll(request_id)) == (404, 10404)
+
+
+def test_items_are_reordered_with_references():
+    world = LocalApi()
+    items = world.finished(world.submit())["responses"]
+    assert [item["id"] for item in items] != list(range(20))
+    for item in items:
+        assert item["external_reference"] == f"row-{item['id']}"
+        assert item["result"] == expected_result(BGE, TEXTS[item["id"]])
+
+
+# ── answers ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_embeddings_have_dimension_and_unit_length(subtests):
+    installed = importlib.util.find_spec("wordllama") is not None
+    for choice in ("hash", "words", *["wordllama"] * installed):
+        for model in [model for model in MODELS.values() if model.dimension]:
+            asked = {"text": ["one", "two words"]}
+            result = expected_result(model.name, asked, embedder_choice=choice)
+            with subtests.test(choice=choice, model=model.name):
+                assert result["shape"] == [2, model.dimension]
+                assert [len(row) for row in result["data"]] == [model.dimension] * 2
+                for row in result["data"]:
+                    length = sum(number * number for number in row)
+                    assert math.isclose(length, 1, abs_tol=1e-4)
+
+
+def test_each_model_answers_in_its_own_shape():
+    schema = {
+        "type": "object",
+        "properties": {
+            "companies": {"type": "array", "items": {"type": "string"}},
+            "count": {"type": "integer"},
+            "mood": {"enum": ["good", "bad"]},
+        },
+    }
+    asked = {"prompt": "hello", "response_format": {"type": "json_schema", "json_schema": schema}}
+    answer = expected_result(LLAMA, asked)
+    assert answer["response"] == {"companies": ["hello"], "count": 5, "mood": "good"}
+    assert answer["tool_calls"] == [{}]
+    parts = {"messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]}
+    chat = expected_result(KIMI, parts)
+    assert chat["choices"][0]["message"]["content"].endswith("hello")
+    assert expected_result(QWEN, {"prompt": "hello"})["object"] == "text_completion"
+    response = expected_result(GPT, {"input": [{"role": "user", "content": "hello"}]})
+    assert [entry["type"] for entry in response["output"]] == ["reasoning", "message"]
+
+
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────
+
+HELLO = {"role": "user", "content": "hello"}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALLS = {"role": "assistant", "tool_calls": [CALL]}
+LINK = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+
+
+def chat(*messages, **more):
+    return {"messages": list(messages or (HELLO,)), **more}
+
+
+@pytest.mark.parametrize(
+    ("model", "request_", "place"),
+    [
+        (LLAMA, chat(HELLO, CALLS | {"content": None}), "/content', 'string' not in 'null'"),
+        (QWEN, chat(HELLO, CALLS), "content"),
+        (LLAMA, chat(HELLO | {"content": [{"type": "text", "text": "a"}]}), "/0/content"),
+        (SCOUT, chat(seed=0), "/seed"),
+        (QWEN, chat(top_p=0), "/top_p"),
+        (LLAMA, chat(temperature=5.5), "/temperature"),
+        (LLAMA, chat(response_format={"type": "text"}), "/response_format/type"),
+        (DEEPSEEK, chat(reasoning_effort="minimal"), "/reasoning_effort"),
+        (KIMI, chat({"role": "robot", "content": "a"}), "/role"),
+        (KIMI, chat(HELLO, CALLS, {"role": "tool", "content": "1"}), "tool_call_id"),
+        (KIMI, chat(stop=list("abcde")), "/stop"),
+        (SCOUT, chat({"role": "user", "content": [LINK]}), "/image_url/url"),
+        (GPT, {"input": "a", "reasoning": {"effort": "minimal"}}, "/reasoning/effort"),
+        (BGE, {"text": ["a"] * 101}, "/text"),
+        (M3, {"text": "a", "contexts": [{"text": "a"}]}, "2 matches"),
+        (WHISPER, {"audio": {"body": "a"}}, "/audio"),
+    ],
+)
+def test_published_schema_refuses_with_place(model, request_, place):
+    assert place in problem(model, request_, "/requests/3", Behaviour())
+
+
+def test_what_is_not_published_is_switch():
+    request = chat(stop="a", seed=3)
+    assert problem(LLAMA, request, "", Behaviour()) is None
+    assert "oneOf" in problem(LLAMA, request, "", Behaviour(batch_messages=False))
+    assert "'/stop'" in problem(LLAMA, request, "", Behaviour(unknown_members="refuse"))
+
+
+def test_model_has_one_schema_with_source():
+    schemas = requests.content()["schemas"]
+    assert sorted(model for one in schemas.values() for model in one["models"]) == sorted(MODELS)
+    for one in schemas.values():
+        assert one["source"] is None or one["source"].keys() == {"page", "file", "commit", "read"}
+
+
+@pytest.mark.parametrize(
+    ("authorization", "expected"),
+    [
+        ("Bearer wrong", (401, 10000)),
+        ("Bearer two words", (400, 9106)),
+        ("wrong", (400, 9106)),
+        ("Bearer elsewhere", (403, 9109)),
+    ],
+)
+def test_bad_tokens(authorization, expected):
+    world = LocalApi(foreign_tokens=["elsewhere"])
+    world.client.headers["authorization"] = authorization
+    assert code(world.run(BGE, {"requests": TEXTS})) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("POST", f"/accounts/{ACCOUNT}/ai/runs/{BGE}", (400, 7000)),
+        ("POST", f"/accounts/nonsense/ai/run/{BGE}", (404, 7003)),
+        ("GET", f"/accounts/{ACCOUNT}/ai/run/{BGE}", (405, 7001)),
+        ("GET", f"/accounts/{ACCOUNT}/queues/nothing/there/is", (400, 7000)),
+        ("DELETE", f"/accounts/{ACCOUNT}/queues", (405, 7001)),
+        ("POST", f"/accounts/{ACCOUNT}/queues", (400, 10207)),
+    ],
+)
+def test_paths_that_lead_nowhere(method, path, expected):
+    assert code(LocalApi().client.request(method, path)) == expected
+
+
+def test_global_limit_refuses_everything():
+    world = LocalApi(global_limit=5, latency=0)
+    request_id = world.submit()
+    left = [world.poll(request_id).headers["ratelimit"] for _ in range(4)]
+    assert left[-1] == '"default";r=0;t=300'
+    refused = world.poll(request_id)
+    assert code(refused) == (429, 971)
+    assert refused.headers["retry-after"] == "300"
+    world.now += 299
+    assert world.client.get("/user/tokens/verify").status_code == 429
+    world.now += 2
+    assert world.poll(request_id).is_success
+
+
+def test_minute_limit_counts_only_submits():
+    world = LocalApi(model_limit={BGE: 2})
+    request_id = world.submit()
+    for _ in range(5):
+        assert world.poll(request_id).is_success
+    world.submit()
+    assert code(world.run(BGE, {"requests": TEXTS})) == (429, 3021)
+    world.now += 61
+    world.submit()
+
+
+# ── switches, and what tests read ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("submit_status=202", "submit_status", 202),
+        ("latency=3", "latency", 3.0),
+        ("shuffle=false", "shuffle", False),
+        ("batch_failure=error", "batch_failure", "error"),
+        ("tokens=one,two", "tokens", ("one", "two")),
+        ('tokens=["one"]', "tokens", ("one",)),
+        (f"shapes.{BGE}=B", "shapes", {BGE: "B"}),
+        ('fault_rates={"3040":0.1}', "fault_rates", {"3040": 0.1}),
+    ],
+)
+def test_switches_as_text(text, name, value):
+    assert getattr(Behaviour().changed_by_text(text), name) == value
+
+
+WRONG = """
+latency nothing=1 nothing.at=1 submit_status=201 latency=soon latency.x=1 item_error=loud shuffle=1
+fault_rates.nothing=0.5 fault_rates.submit:nothing=0.5 fault_rates.nowhere:3040=0.5
+"""
+
+
+@pytest.mark.parametrize("text", WRONG.split())
+def test_switches_that_are_refused(text):
+    with pytest.raises(SwitchError):
+        Behaviour().changed_by_text(text)
+
+
+def test_help_lists_every_switch_and_fault(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["workers_ai", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+
+    shown = capsys.readouterr().out
+    for name, default, verdict, about in switches():
+        assert f"  {name}={default} ({verdict})\n      {about}\n" in shown
+    assert all(f"  {kind} (" in shown for kind in KINDS)
+
+
+def test_local_api_can_return_every_code_that_functions_know():
+    assert error_codes._CODES.keys() <= KNOWN.keys()
+    assert len(STATUSES) > 20
+    assert {code: KNOWN[code].status for code in STATUSES} == STATUSES
+
+
+def test_api_knows_what_it_would_answer():
+    local = LocalApi()
+    local.api.inject(Fault(kind="missing", items=(1,), first=1), Fault(kind="missing", items=(2,)))
+    request_id = local.submit()
+
+    def answered():
+        return [local.api.would_answer(request_id, text) for text in TEXTS[:3]]
+
+    assert answered() == [False] * 3, "it still runs"
+    assert len(local.finished(request_id)["responses"]) == 18
+    assert answered() == [True, True, False]
+    assert local.api.would_answer("unknown", TEXTS[0]) is False
+    assert local.api.calls["poll"] == {"200": 1}
+
+
+def test_local_routes_show_and_change_server():
+    world = LocalApi()
+    client = httpx.Client(transport=transport(world.api), base_url="https://api.test/_local")
+    world.submit()
+    assert client.get("/accepted").json() == world.api.accepted
+    assert client.get("/calls").json() == {"submit": {"200": 1}}
+    assert client.put("/behaviour", json={"latency": 7}).json()["latency"] == 7
+    fault = {"kind": "3040", "times": 0}
+    assert client.post("/faults", json=fault).json() == [fault]
+    assert code(world.run(BGE, {"requests": TEXTS})) == (429, 3040)
+    assert client.delete("/faults").json() == []
+    world.submit()
+    assert client.put("/behaviour", json={"nothing": 7}).status_code == 400
+    assert client.post("/faults", json={"kind": "nothing"}).status_code == 400
+    assert client.get("/nothing").status_code == 404
+
+
+# ── queues and events ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_queue_is_created_listed_and_deleted():
+    world = LocalApi()
+    queue = LocalQueue(world)
+    (shown,) = world.client.get(queue.at(""), params={"name": "events"}).json()["result"]
+    assert (shown["queue_id"], shown["queue_name"]) == (queue.id, "events")
+    assert shown["settings"]["message_retention_period"] == 345_600
+    (consumer,) = shown["consumers"]
+    assert (consumer["type"], consumer["settings"]["max_retries"]) == ("http_pull", 3)
+    assert world.client.get(queue.at(""), params={"name": "other"}).json()["result"] == []
+    assert world.client.delete(queue.at(queue.id)).is_success
+    assert code(queue.pull()) == (404, 10104)
+    assert code(world.client.get(queue.at(queue.id))) == (404, 11000)
+
+
+def test_queue_of_a_worker_cannot_be_pulled():
+    world = LocalApi()
+    queue = LocalQueue(world)
+    consumers = queue.at(f"{queue.id}/consumers")
+    (consumer,) = world.client.get(consumers).json()["result"]
+    place = f"{consumers}/{consumer['consumer_id']}"
+    assert world.client.delete(place).is_success
+    assert code(world.client.delete(place)) == (404, 11003)
+    worker = {"type": "worker", "script_name": "reader"}
+    assert world.client.post(consumers, json=worker).is_success
+    assert code(queue.pull()) == (400, 11015)
+
+
+@pytest.mark.parametrize(
+    ("switches", "expected"),
+    [
+        ({"queues_refused": "403/10000"}, (403, 10000)),
+        ({"queues_tokens": ["another"]}, (403, 10000)),
+        ({"tokens": ["another"]}, (401, 10000)),
+    ],
+)
+def test_callers_that_may_not_edit_queues(switches, expected):
+    world, account = LocalApi(**switches), f"/accounts/{ACCOUNT}"
+    for path in ("queues", "event_subscriptions/subscriptions"):
+        assert code(world.client.get(f"{account}/{path}")) == expected
+
+
+def test_leased_message_comes_back_until_acked():
+    world = LocalApi()
+    queue = LocalQueue(world)
+    queue.push({"a": 1})
+    (first,) = queue.messages(visibility_timeout_ms=10_000)
+    assert (first["attempts"], queue.bodies_of([first])) == (1, [{"a": 1}])
+    assert queue.messages() == []
+    world.now += 11
+    (again,) = queue.messages()
+    assert (again["id"], again["attempts"]) == (first["id"], 2)
+    late = queue.ack(first["lease_id"])
+    assert (late["ackCount"], list(late["warnings"])) == (0, [first["lease_id"]])
+    assert queue.ack(again["lease_id"])["ackCount"] == 1
+    world.now += 100
+    assert queue.messages() == []
+
+
+def test_message_is_deleted_after_its_last_attempt():
+    world = LocalApi()
+    queue = LocalQueue(world, max_retries=2)
+    queue.push({"a": 1})
+    attempts = []
+    for _ in range(5):
+        attempts += [message["attempts"] for message in queue.messages(visibility_timeout_ms=1_000)]
+        world.now += 2
+    assert attempts == [1, 2, 3]
+    assert world.api.queues[0]["dropped"] == 1
+
+
+def test_backlog_is_pulled_a_hundred_at_a_time():
+    queue = LocalQueue(LocalApi(global_limit=0))
+    for _ in range(3):
+        queue.push(*range(100))
+    assert len(queue.messages(batch_size=None)) == 5
+    pulled = queue.pull(batch_size=100).json()["result"]
+    assert (len(pulled["messages"]), pulled["message_backlog_count"]) == (100, 300)
+    assert queue.bodies_of(pulled["messages"]) != sorted(queue.bodies_of(pulled["messages"]))
+    assert code(queue.pull(batch_size=101)) == (400, 10207)
+
+
+@pytest.mark.parametrize(
+    ("form", "body"), [("base64", "eyJhIjoxfQ=="), ("text", '{"a":1}'), ("object", {"a": 1})]
+)
+def test_bodies_come_in_each_form(form, body):
+    queue = LocalQueue(LocalApi(event_bodies=form))
+    queue.push({"a": 1})
+    assert [message["body"] for message in queue.messages()] == [body]
+
+
+def test_pulls_and_acknowledgements_do_not_count_against_the_limit():
+    world = LocalApi(global_limit=4)
+    queue = LocalQueue(world)  # Two calls.
+    queue.push(1)
+    for _ in range(5):
+        queue.ack(*(message["lease_id"] for message in queue.messages()))
+    assert [queue.subscribe().status_code for _ in range(2)][-1] != 429
+    assert queue.subscribe().status_code == 429
+    assert queue.pull().is_success
+
+
+class Subscribed(LocalQueue):
+    """A queue that hears of one model."""
+
+    def __init__(self, **switches):
+        super().__init__(LocalApi(global_limit=0, **switches))
+        self.subscription = self.subscribe().json()["result"]
+
+    def heard(self):
+        """The types of the events that have come, which are acknowledged."""
+        return [body["type"].rpartition(".")[2] for body in self.taken()]
+
+
+def test_batch_sends_queued_and_succeeded():
+    queue = Subscribed()
+    request_id = queue.world.submit()
+    assert queue.taken() == []
+    queue.world.now += 1
+    (queued,) = queue.taken()
+    assert queued == {
+        "type": "cf.workersAi.model.batch.queued",
+        "source": {"type": "workersAi.model", "modelName": BGE},
+        "payload": {"requestId": f"req-{request_id}"},
+        "metadata": {
+            "accountId": ACCOUNT,
+            "eventSubscriptionId": queue.subscription["id"],
+            "eventSchemaVersion": 1,
+            "eventTimestamp": "1970-01-12T13:46:40.000Z",
+        },
+    }
+    queue.world.now += 2
+    assert queue.heard() == ["succeeded"]
+    queue.world.now += 1_000
+    assert queue.taken() == []
+
+
+def test_subscription_is_listed_changed_and_deleted():
+    queue = Subscribed()
+    client, path = queue.world.client, f"{queue.subscriptions}/{queue.subscription['id']}"
+    for found, expected in ((queue.id, [queue.subscription]), ("0" * 32, [])):
+        listed = client.get(queue.subscriptions, params={"queue_id": found})
+        assert listed.json()["result"] == expected
+    assert queue.subscription["source"] == {"type": "workersAi.model", "model_name": BGE}
+    assert client.patch(path, json={"enabled": False}).json()["result"]["enabled"] is False
+    queue.world.submit()
+    queue.world.now += 10
+    assert queue.taken() == []
+    assert client.delete(path).is_success
+    assert code(client.get(path)) == (404, 11901)
+
+
+@pytest.mark.parametrize(
+    ("per", "model", "status"),
+    [("model", M2M, 200), ("model", BGE, 409), ("source", M2M, 409), ("any", BGE, 200)],
+)
+def test_how_many_subscriptions_there_may_be(per, model, status):
+    assert Subscribed(subscriptions_per=per).subscribe(model, "second").status_code == status
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"events": ["batch.done"]}, (400, 10207)),
+        ({"source": {"type": "r2"}}, (400, 10207)),
+        ({"destination": {"queue_id": "0" * 32}}, (404, 11000)),
+    ],
+)
+def test_subscriptions_that_are_refused(changes, expected):
+    assert code(LocalQueue(LocalApi()).subscribe(**changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fault", "heard"),
+    [
+        ({"kind": "event_lost"}, []),
+        ({"kind": "event_lost", "message": "succeeded"}, ["queued"]),
+        ({"kind": "event_twice", "message": "queued"}, ["queued", "queued", "succeeded"]),
+        ({"kind": "event_late", "message": "queued"}, ["succeeded"]),
+        ({"kind": "event_late", "seconds": 30.0}, ["queued", "succeeded"]),
+        ({"kind": "event_false"}, ["failed", "queued"]),
+        ({"kind": "event_early"}, ["queued", "succeeded"]),
+    ],
+)
+def test_faults_of_events(fault, heard):
+    queue = Subscribed()
+    queue.world.api.inject(Fault(**fault))
+    request_id = queue.world.submit()
+    queue.world.now += 100
+    assert sorted(queue.heard()) == heard
+    assert len(queue.world.poll(request_id).json()["result"]["responses"]) == 20
