@@ -12,10 +12,12 @@ import pytest
 from moto import mock_aws
 
 from local.template import properties
-from tests.support.aws import s3_limits
+from tests.support.aws import quick_moto, s3_limits
 from tests.support.aws.resources import client
 from tests.support.doubles.polled_batch import PolledBatch
 from tests.support.doubles.visited_jobs import Visited
+
+quick_moto.install()
 
 
 @pytest.fixture(autouse=True)
