@@ -40,7 +40,8 @@ class Counted(Calls):
 
     def __init__(self, kernel):
         super().__init__(kernel, Awkward())
-        self.made, self.dies_after, self.writes = Counter(), 0, 0
+        self.made, self.writes = Counter(), 0
+        self.dies_after, self.dies_at = 0, ""
 
     def read(self, operation, effect):
         found = effect()
@@ -53,7 +54,7 @@ class Counted(Calls):
         done = effect(0)
         self.made[operation] += 1
         self.writes += 1
-        if self.writes == self.dies_after:
+        if self.writes == self.dies_after or operation == self.dies_at:
             raise DiedError
         return done
 
@@ -61,16 +62,16 @@ class Counted(Calls):
 class World:
     """A job, its batches, and the visits that finish it."""
 
-    def __init__(self, count, *, size=100):
-        self.size, self.count, self.kernel = size, count, Kernel(1, 1e9)
+    def __init__(self, many, *, size=100):
+        self.size, self.count, self.kernel = size, many, Kernel(1, 1e9)
         self.calls = Counted(self.kernel)
         self.dynamodb, self.s3 = DynamoDB(self.calls, ledger_table()), S3(self.calls, "b")
         self.ledger, self.store = Ledger(self.dynamodb, TABLE), ObjectStore(self.s3, "b")
         plan = SplitPlan("@cf/a/b", 1, 1_000, "a", "jsonl", "plain")
-        made = {"state": JobState.IN_PROGRESS, "total": count, "due_at": 1e9, "created_at": 1e9}
+        made = {"state": JobState.IN_PROGRESS, "total": many, "due_at": 1e9, "created_at": 1e9}
         upload = Upload("b", "inbox/a.jsonl", "v", "e", 1)
         assert self.ledger.create_job(Job(job_id=JOB, upload=upload, plan=plan, **made))
-        for at in range(count):
+        for at in range(many):
             assert self.ledger.create_batch(self.batch(at, due_at=2e9, work=DueKind.POLL))
         self.services = SimpleNamespace(
             ledger=self.ledger,
@@ -160,10 +161,10 @@ def finish(world, at_once):
     ],
 )
 def test_work_for_batch_does_not_grow_with_job(size, at_once):
-    def work(count):
-        world = World(count, size=size)
+    def work(batches):
+        world = World(batches, size=size)
         finish(world, at_once)
-        return {name: made / count for name, made in world.calls.made.items()}
+        return {name: made / batches for name, made in world.calls.made.items()}
 
     few, many = work(1_100), work(4_400)
 
@@ -230,15 +231,15 @@ def test_dying_visit_loses_and_doubles_nothing(monkeypatch, small_steps):
 
 
 def test_removed_multipart_upload_is_restarted(small_steps):
-    world = World(1_500)
-    world.answer(range(1_500))
-    for _ in range(20):
-        if world.s3._uploads:
-            break
-        looks = iter([50.0] * 4)
-        world.visit(lambda looks=looks: next(looks, 0.0))
+    world = World(300)
+    world.answer(range(300))
+    world.calls.dies_at = "s3.upload_part_copy"
+    with pytest.raises(DiedError):
+        finish(world, 0)
+    world.calls.dies_at = ""
     assert world.s3._uploads
     world.s3._uploads.clear()
+    world.kernel.now += 200  # its lease ends
 
     while not world.over:
         world.visit()
