@@ -206,11 +206,11 @@ def test_short_visit_does_a_step():
 def small_steps(monkeypatch):
     monkeypatch.setattr(segments, "MIN_COPY_BYTES", 500)
     monkeypatch.setattr("simulation.services.s3.MIN_PART_BYTES", 1)
+    monkeypatch.setattr(segments, "MIN_STEP_BATCHES", 3)
+    monkeypatch.setattr(segments, "MAX_STEP_BATCHES", 5)
 
 
 def test_dying_visit_loses_and_doubles_nothing(monkeypatch, small_steps):
-    monkeypatch.setattr(segments, "MIN_STEP_BATCHES", 3)
-    monkeypatch.setattr(segments, "MAX_STEP_BATCHES", 5)
     monkeypatch.setattr(end, "MANIFEST_BATCHES", 10)
 
     def run(dies_after):
@@ -231,11 +231,10 @@ def test_dying_visit_loses_and_doubles_nothing(monkeypatch, small_steps):
 
 
 def test_removed_multipart_upload_is_restarted(small_steps):
-    world = World(300)
-    world.answer(range(300))
+    world = World(60)
     world.calls.dies_at = "s3.upload_part_copy"
     with pytest.raises(DiedError):
-        finish(world, 0)
+        finish(world, 20)
     world.calls.dies_at = ""
     assert world.s3._uploads
     world.s3._uploads.clear()
