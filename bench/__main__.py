@@ -1,25 +1,20 @@
-"""`python -m bench`: measures everything and writes `bench/README.md`.
+"""`make bench`: measures everything and writes the pages of this folder.
 
-`--quick` prints a rough table in a minute.
-
-Each figure is CPU time, never wall time, and each target is a ratio between steps that took turns
-in one run.
+This module measures split, collect and imports for `README.md`. Each figure is CPU time, never wall
+time, and each speed stands beside that of a floor with which it took turns in one run.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import inputs, steps
-from bench.report import MOST_TIMES_FLOOR, MOST_TIMES_FLOOR_OF_FEW, Growth, Speed, Table, readme
-from bench.timing import Spread, Times, in_fresh_process, ratio, take_turns
+from bench import cost, inputs, polling, steps
+from bench.timing import Spread, grid, in_fresh_process, machine, ratio, take_turns, written_by
 from dropbatch.core.models import find_model, max_records_per_reply
 from dropbatch.core.plan import FIRST_BATCH_RECORDS
 from local.template import template
@@ -29,50 +24,84 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import BinaryIO
 
-HANDLERS = ("functions.submit.handler", "functions.poll.handler")
+    from bench.timing import Times
+
 README = Path(__file__).with_name("README.md")
+HANDLERS = ("functions.submit.handler", "functions.poll.handler")
 GB, MB = 1e9, 1_000_000
+ROUNDS, PROCESSES = 5, 7
+UPLOAD, REPLIES = 80 * MB, 30 * MB
+ANSWERS = 100_000
+"""The most answers of a reply."""
+UPLOADS = (200 * MB, 600 * MB, 2_000 * MB)
+"""Below 200 MB an upload ends before its batches, which grow, are at their largest."""
+LARGE_REPLIES = (2 * MB, 20 * MB, 200 * MB)
+MOST_TIMES_FLOOR, MOST_TIMES_FLOOR_OF_FEW = 1.8, 3.0
+"""Of a small reply, what is done once for a batch is as much as the rest."""
+
+_TEXT = """\
+# Measurements
+
+What a user decides by has a page of its own; here are the two steps that take processor time.
+
+| question | page |
+| --- | --- |
+| What does it cost on AWS? | [cost.md](cost.md) |
+| How many API calls does a batch take? How soon is it collected? | [polling.md](polling.md) |
+| What do Cloudflare's completion events change? | [events.md](events.md) |
+| How large may an upload be? | *Growth* below: a split's memory does not grow |
+
+{written} Every figure is CPU time (user and system) or memory, never wall time. A cell shows the
+median, with the minimum and the maximum in brackets. On {machine}.
+
+## Split
+
+`dropbatch.core.read.cut.cut` gets 8 MiB blocks of a local file of {upload} MB, and what it stages
+is written to another file, without S3. *Floor*: read the blocks, check every line with a reader of
+msgspec that skips values, write the same bytes.
+
+{split}
+
+## Collect
+
+A reply to a batch, items shuffled, as a memory-mapped file, is parsed and collected
+(`functions.poll.collect.collect`) into the part, without S3 and DynamoDB. *Floor*: locate the items
+and their results with msgspec, order them by id, write the same lines; it would take a repeated,
+missing, foreign or failed answer for a good one.
+
+{collect}
+
+## Growth
+
+Each row is measured in three fresh processes: peak resident memory. The reply to collect is a
+memory-mapped file, whose pages the kernel reclaims when memory is short; *not of files* is what it
+cannot reclaim. Split: at most 200 MB, and within 10 % whatever the size: {flat}.
+
+{growth}
+
+## Imports
+
+CPU time in ms, in {processes} fresh processes each: at most 400 for the slower handler. *Services*:
+what the first call adds: boto3, its clients, the HTTP client.
+
+{imports}
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """The sizes and numbers of rounds of a run."""
-
-    rounds: int
-    upload: int
-    reply: int
-    answers: int
-    split_growth: tuple[int, ...]
-    collect_growth: tuple[int, ...]
-    processes: int
-
-
-# From 200 MB on: below that an upload ends before its batches, which grow, are at their largest.
-FULL = Extent(
-    5, 80 * MB, 30 * MB, 100_000, (200 * MB, 600 * MB, 2_000 * MB), (2 * MB, 20 * MB, 200 * MB), 7
-)
-QUICK = Extent(2, 16 * MB, 6 * MB, 5_000, (10 * MB, 50 * MB), (2 * MB, 20 * MB), 2)
-
-
-def split_rows(extent: Extent, folder: Path) -> list[Speed]:
-    """Split and its floor, for each kind of upload.
-
-    A document's floor reads the same records as JSON Lines.
-    """
-    found = []
-    kinds = [(kind, False) for kind in inputs.UPLOADS] + [("1 KB records", True)]
-    upload, lines, written = folder / "upload", folder / "lines", folder / "written"
-    for kind, document in kinds:
-        inputs.write_upload(upload, kind, extent.upload, document=document)
-        inputs.write_upload(lines, kind, extent.upload)
-        ways = {
-            "ours": partial(_into, written, upload, partial(steps.split, document=document)),
-            "floor": partial(_into, written, lines, steps.split_floor),
-        }
-        name = f"{kind}, as the API's document" if document else kind
-        found.append(_speed(name, take_turns(ways, extent.rounds), upload.stat().st_size))
-        print(found[-1].line())
-    return found
+def _split() -> list[list[str]]:
+    """Split and its floor, for each kind of upload."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        upload, written = (Path(name) / one for one in ("upload", "written"))
+        for kind in inputs.UPLOADS:
+            inputs.write_upload(upload, kind, UPLOAD)
+            ways = {
+                "ours": partial(_into, written, upload, steps.split),
+                "floor": partial(_into, written, upload, steps.split_floor),
+            }
+            times = take_turns(ways, ROUNDS)
+            rows.append(_speed(kind, times, upload.stat().st_size, MOST_TIMES_FLOOR))
+    return rows
 
 
 def _into(written: Path, upload: Path, way: Callable[[Path, BinaryIO], object]) -> None:
@@ -80,36 +109,25 @@ def _into(written: Path, upload: Path, way: Callable[[Path, BinaryIO], object]) 
         way(upload, output)
 
 
-def collect_rows(extent: Extent, folder: Path) -> list[Speed]:
-    """Collect and its floor, for each kind of reply, to batches of few.
-
-    Of the usual most and of the most requests.
-    """
-    found = []
-    reply = folder / "reply"
-    for kind, model in inputs.MOST_ANSWERS.items():
-        most = min(max_records_per_reply(find_model(model)), extent.answers)
-        for count in sorted({FIRST_BATCH_RECORDS, steps.MAX_RECORDS, most}):
-            collected = steps.Collected(inputs.write_answers(reply, kind, count))
-            # A small reply takes a millisecond.
-            repeat = max(extent.reply // reply.stat().st_size, 1)
-            ways = {"ours": collected.collect, "floor": steps.collect_floor}
-            times = take_turns(
-                {name: partial(_again, repeat, way, reply) for name, way in ways.items()},
-                extent.rounds,
-            )
-            size = repeat * reply.stat().st_size
-            few = count == FIRST_BATCH_RECORDS
-            found.append(
-                _speed(
-                    f"{count:,} {kind}",
-                    times,
-                    size,
-                    MOST_TIMES_FLOOR_OF_FEW if few else MOST_TIMES_FLOOR,
-                )
-            )
-            print(found[-1].line())
-    return found
+def _collect() -> list[list[str]]:
+    """Collect and its floor, for each kind of reply: few answers, the usual most, and the most."""
+    rows = []
+    with tempfile.NamedTemporaryFile(prefix="bench-") as file:
+        reply = Path(file.name)
+        for kind, model in inputs.MOST_ANSWERS.items():
+            most = min(max_records_per_reply(find_model(model)), ANSWERS)
+            for count in sorted({FIRST_BATCH_RECORDS, steps.MAX_RECORDS, most}):
+                collected = steps.Collected(inputs.write_answers(reply, kind, count))
+                repeat = max(REPLIES // reply.stat().st_size, 1)  # One takes a millisecond.
+                ways = {
+                    "ours": partial(_again, repeat, collected.collect, reply),
+                    "floor": partial(_again, repeat, steps.collect_floor, reply),
+                }
+                is_few = count == FIRST_BATCH_RECORDS
+                limit = MOST_TIMES_FLOOR_OF_FEW if is_few else MOST_TIMES_FLOOR
+                size = repeat * reply.stat().st_size
+                rows.append(_speed(f"{count:,} {kind}", take_turns(ways, ROUNDS), size, limit))
+    return rows
 
 
 def _again(times: int, way: Callable[[Path], object], reply: Path) -> None:
@@ -117,90 +135,83 @@ def _again(times: int, way: Callable[[Path], object], reply: Path) -> None:
         way(reply)
 
 
-def _speed(name: str, times: Times, size: int, most: float = MOST_TIMES_FLOOR) -> Speed:
-    per_gb, floor = (
-        Spread.of([one / size * GB for one in times[step]]) for step in ("ours", "floor")
-    )
-    return Speed(name, per_gb, floor, ratio(times, "ours", "floor"), most)
+def _speed(name: str, times: Times, size: int, most: float) -> list[str]:
+    per_gb = Spread.of([one / size * GB for one in times["ours"]])
+    floors = ratio(times, "ours", "floor")
+    print(f"{name}: {floors.text()} times its floor", flush=True)
+    verdict = "met" if floors.middle <= most else "**missed**"
+    return [name, per_gb.text(), floors.text(), f"{most} {verdict}"]
 
 
-def growth_rows(extent: Extent, folder: Path) -> list[Growth]:
-    """Memory and CPU of both steps by the size of their input, each in its own process."""
-    found = []
-    seed, upload, reply = folder / "seed", folder / "upload", folder / "reply"
-    inputs.write_upload(seed, "1 KB records", 10 * MB)
-    for size in extent.split_growth:
-        inputs.repeat_upload(upload, seed, size)
-        found.append(_growth("split", size, partial(in_fresh_process, "split_memory", upload)))
-        print(found[-1].line())
-    for size in extent.collect_growth:
-        count = inputs.write_reply(reply, "embeddings of 384 floats", size)
-        found.append(
-            _growth("collect", size, partial(in_fresh_process, "collect_memory", reply, count))
-        )
-        print(found[-1].line())
-    return found
+def _growth() -> tuple[list[list[str]], str]:
+    """Memory and CPU of both steps by the size of their input; whether a split's is flat."""
+    rows, peaks = [], []
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        seed, upload, reply = (Path(name) / one for one in ("seed", "upload", "reply"))
+        inputs.write_upload(seed, "1 KB records", 10 * MB)
+        for size in UPLOADS:
+            inputs.repeat_upload(upload, seed, size)
+            runs = [in_fresh_process("split_memory", upload) for _ in range(3)]
+            peaks.append(Spread.of([one["peak"] for one in runs]).middle)
+            rows.append(_grown("split", size, runs))
+        for size in LARGE_REPLIES:
+            count = inputs.write_reply(reply, "embeddings of 384 floats", size)
+            runs = [in_fresh_process("collect_memory", reply, count) for _ in range(3)]
+            rows.append(_grown("collect", size, runs))
+    is_flat = max(peaks) < 1.1 * min(peaks) and max(peaks) < 200
+    return rows, "met" if is_flat else "**missed**"
 
 
-def _growth(step: str, size: int, measure: Callable[[], dict[str, float]]) -> Growth:
-    runs = [measure() for _ in range(3)]
-    spreads = {what: Spread.of([one[what] for one in runs]) for what in runs[0]}
+def _grown(step: str, size: int, runs: list[dict[str, float]]) -> list[str]:
+    spreads = {name: Spread.of([one[name] for one in runs]) for name in runs[0]}
     per_gb = Spread.of([one["seconds"] / size * GB for one in runs])
-    return Growth(step, size, spreads["before"], spreads["peak"], spreads.get("anonymous"), per_gb)
+    memory = [spreads[name].text(".0f") for name in ("before", "peak")]
+    own = spreads["anonymous"].text(".0f") if "anonymous" in spreads else "-"
+    print(f"{step} of {size // MB:,} MB: peak {memory[1]} MB", flush=True)
+    return [step, f"{size // MB:,} MB", per_gb.text(), *memory, own]
 
 
-def import_rows(extent: Extent) -> list[tuple[str, str, Spread, Spread]]:
+def _imports() -> list[list[str]]:
     """CPU milliseconds of importing each handler and of building its services."""
-    found = []
+    rows = []
     for handler in HANDLERS:
-        in_fresh_process("imports", handler, "yes")
-        for compiled in ("yes", "no"):
-            runs = [in_fresh_process("imports", handler, compiled) for _ in range(extent.processes)]
-            spreads = [
-                Spread.of([one[what] * 1_000 for one in runs]) for what in ("imports", "services")
-            ]
-            found.append((handler, compiled, spreads[0], spreads[1]))
-            print(f"import {handler}, byte code {compiled}: {spreads[0].text('.0f', ' ms')}")
-    return found
+        in_fresh_process("imports", handler)  # It compiles for the others.
+        runs = [in_fresh_process("imports", handler) for _ in range(PROCESSES)]
+        found = {
+            name: Spread.of([one[name] * 1_000 for one in runs]) for name in ("imports", "services")
+        }
+        rows.append([f"`{handler}`", *(one.text(".0f") for one in found.values())])
+    return rows
+
+
+def readme() -> str:
+    """Measure; the page as text."""
+    growth, flat = _growth()
+    head = ["step", "input", "CPU, s/GB", "after imports, MB", "peak, MB", "not of files, MB"]
+    return _TEXT.format(
+        written=written_by("make bench"),
+        machine=machine(),
+        upload=UPLOAD // MB,
+        processes=PROCESSES,
+        flat=flat,
+        split=grid(["upload", "s/GB", "times floor", "at most"], _split()),
+        collect=grid(["reply", "s/GB", "times floor", "at most"], _collect()),
+        growth=grid(head, growth),
+        imports=grid(["handler", "imports, ms", "services, ms"], _imports()),
+    )
 
 
 def main() -> None:
-    """Measure, print and write."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="smaller inputs, fewer rounds; print, and write no file",
-    )
-    quick = parser.parse_args().quick
+    """Measure and write."""
     variables = template()["Globals"]["Function"]["Environment"]["Variables"]
     allocator = {name: value for name, value in variables.items() if name.startswith("MALLOC_")}
     if not os.environ.items() >= allocator.items():
-        os.environ |= allocator  # read when a process starts
-        os.execv(sys.executable, [sys.executable, "-m", "bench", *sys.argv[1:]])  # noqa: S606 - this program again
+        os.environ |= allocator  # Read when a process starts.
+        os.execv(sys.executable, [sys.executable, "-m", "bench"])  # noqa: S606 - this again
     logger.setLevel("WARNING")
-    extent = QUICK if quick else FULL
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        folder = Path(name)
-        table = Table(
-            rounds=extent.rounds,
-            upload=extent.upload,
-            reply=extent.reply,
-            split=split_rows(extent, folder),
-            collect=collect_rows(extent, folder),
-            growth=growth_rows(extent, folder),
-            imports=import_rows(extent),
-            processes=extent.processes,
-        )
-    text = readme(table)
-    if quick:
-        print(text)
-    else:
-        README.write_text(text)
-        print(
-            "Written: "
-            f"{README.relative_to(Path.cwd()) if README.is_relative_to(Path.cwd()) else README}"
-        )
+    README.write_text(readme())
+    polling.main()
+    cost.main()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Both functions run in a simulated world (`bench.billed`). Processor time is meas
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from bench.meter import (
     Computing,
     computing,
 )
+from bench.timing import grid, written_by
 from dropbatch.core.plan import FIRST_BATCH_RECORDS
 from functions.poll.end import CLEAN_AFTER_SECONDS
 from local.template import default, properties, template
@@ -49,8 +49,8 @@ MILLION = 1_000_000
 WHOLE_PROCESSOR_MB = 1_769
 """Memory for which Lambda gives one whole processor."""
 SEEDS = range(1, 5)
-SECRET, ALARM, DASHBOARD, METRIC = 0.40, 0.10, 3.00, 0.30
-"""Dollars a month for each; an account has 10 alarms and 3 dashboards for free."""
+SECRET, ALARM, METRIC = 0.40, 0.10, 0.30
+"""Dollars a month for each; an account has 10 alarms for free."""
 
 PRICES_OF = "us-east-1, arm64, November 2026"
 PRICES = {
@@ -246,7 +246,7 @@ def _idle_stack(seed: int, events: Events, times: int) -> Iterator[World]:
 _TEXT = """\
 # What Dropbatch costs on AWS
 
-Written by `python -m bench.cost`; do not edit. Both functions run in a simulated world at the
+{written} Both functions run in a simulated world at the
 template's defaults, on a model that is new, on a stack that was idle. Answers come after a minute
 (median), as vectors of 384 numbers; records have 1 KB. Each figure is the mean of {seeds} worlds.
 In jobs of 100,000 records and more, one record stands for {scale}, and the sizes by which the
@@ -295,26 +295,12 @@ million records:
 """
 
 
-def always(kind: str) -> int:
-    """How many resources of a kind the stack has whatever its parameters are."""
-    return sum(
-        one["Type"] == kind and "Condition" not in one for one in template()["Resources"].values()
-    )
-
-
 def standing(valued: set[str]) -> dict[str, float]:
-    """What is billed for a month in which only these metrics have values.
-
-    By what it is billed for.
-    """
-    alarms, dashboards = always("AWS::CloudWatch::Alarm"), always("AWS::CloudWatch::Dashboard")
-    billed_for = {
-        "secret": SECRET,
-        f"{alarms} alarms": alarms * ALARM,
-        "dashboard": dashboards * DASHBOARD,
-    }
-    billed_for["metrics: " + ", ".join(sorted(valued))] = len(valued) * METRIC
-    return {name: dollars for name, dollars in billed_for.items() if dollars}
+    """What is billed for a month in which only these metrics have values."""
+    kinds = [one["Type"] for one in template()["Resources"].values() if "Condition" not in one]
+    alarms = kinds.count("AWS::CloudWatch::Alarm")
+    metrics = f"metrics: {', '.join(sorted(valued))}"
+    return {"secret": SECRET, f"{alarms} alarms": alarms * ALARM, metrics: len(valued) * METRIC}
 
 
 def polled_queues() -> int:
@@ -339,11 +325,6 @@ def idle_rows(tick: Bill, valued: set[str]) -> list[tuple[str, str, float]]:
         ("SQS requests of Lambda's pollers", f"{receives:,}", receives * PRICES["SQS requests"]),
         *((name, "", cost) for name, cost in standing(valued).items()),
     ]
-
-
-def grid(head: list[str], rows: list[list[str]]) -> str:
-    """A table as Markdown."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rows])
 
 
 def _million_rows(polls: Bill, events: Bill) -> list[list[str]]:
@@ -383,6 +364,7 @@ def report(taken: Computing) -> str:
     million, with_events = both[MILLION]
     idle = idle_rows(*of_tick(taken))
     return _TEXT.format(
+        written=written_by("python -m bench.cost"),
         seeds=len(SEEDS),
         scale=JOBS[MILLION],
         prices=PRICES_OF,
@@ -455,9 +437,6 @@ def report(taken: Computing) -> str:
 
 def main() -> None:
     """Measure, print and write."""
-    argparse.ArgumentParser(
-        prog="python -m bench.cost", description=(__doc__ or "").splitlines()[0]
-    ).parse_args()
     text = report(computing())
     print(text)
     WRITTEN.write_text(text)

@@ -31,10 +31,6 @@ def _kilobyte(dice: random.Random, text: list[str], _: int) -> str:
     return json.dumps({"text": dice.choice(text)})
 
 
-def _referenced(dice: random.Random, text: list[str], number: int) -> str:
-    return json.dumps({"text": dice.choice(text), "external_reference": f"row-{number}"})
-
-
 def _accented(dice: random.Random, text: list[str], _: int) -> str:
     return json.dumps({"text": _FOREIGN * 6 + dice.choice(text)[:700]}, ensure_ascii=False)
 
@@ -51,7 +47,6 @@ def _chat(dice: random.Random, text: list[str], number: int) -> str:
 LONG, SHORT = texts(985), texts(72)
 UPLOADS: dict[str, tuple[Callable[[random.Random, list[str], int], str], list[str]]] = {
     "1 KB records": (_kilobyte, LONG),
-    "1 KB records, each with an external_reference": (_referenced, LONG),
     "1 KB records, not ASCII": (_accented, LONG),
     "1 KB of chat messages": (_chat, LONG),
     "85-byte records": (_kilobyte, SHORT),
@@ -59,25 +54,15 @@ UPLOADS: dict[str, tuple[Callable[[random.Random, list[str], int], str], list[st
 """Kinds of uploads: how a record is made, and from which texts."""
 
 
-def write_upload(path: Path, kind: str, size: int, *, document: bool = False) -> None:
-    """Write an upload of about `size` bytes: JSON Lines, or the API's own document."""
+def write_upload(path: Path, kind: str, size: int) -> None:
+    """Write an upload of about `size` bytes: JSON Lines."""
     record, text = UPLOADS[kind]
     dice = random.Random(kind)
-    separator = b",\n" if document else b"\n"
     written = number = 0
     with path.open("wb") as file:
-        if document:
-            file.write(b'{"requests":[')
         while written < size:
-            if document and number:
-                file.write(separator)
-            line = record(dice, text, number).encode()
-            written += file.write(line) + 1
+            written += file.write(record(dice, text, number).encode() + b"\n")
             number += 1
-            if not document:
-                file.write(separator)
-        if document:
-            file.write(b"]}")
 
 
 def repeat_upload(path: Path, source: Path, size: int) -> None:

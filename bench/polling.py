@@ -1,7 +1,7 @@
 """`python -m bench.polling`: simulates when to poll a batch; writes bench/polling.md.
 
-It runs the product's own rule at the product's rates, on its own clock: nothing waits, no API is
-called, and the same seed gives the same table.
+It runs the product's own rule at the product's rates, on its own clock, beside two simple ways:
+nothing waits, no API is called, and the same seed gives the same table.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.timing import grid, written_by
 from shared.pacing import cadence
 
 if TYPE_CHECKING:
@@ -27,11 +28,8 @@ MINUTE, HOUR = 60.0, 3_600.0
 CALLS_PER_MINUTE, BURST, SUBMIT_BURST = 200, 100, 50
 OUTSTANDING = 1_500
 """Submits stop while so many batches are pending."""
-MIN_WAIT = 5.0
-"""Seconds between two polls of the ways without memory."""
 GAP = 127.0
 """Seconds from the beginning of one job to that of the next, of those that follow each other."""
-SEEDS = range(8)
 
 
 # ── how long the API takes ────────────────────────────────────────────────────────────────────────
@@ -47,39 +45,26 @@ def around(median: float, sigma: float = 0.5) -> Ready:
     return lambda at, chance: at + median * chance.lognormvariate(0, sigma)
 
 
-def one_in_ten(usual: Ready, slow: Ready) -> Ready:
-    """Most batches are as usual."""
-    return lambda at, chance: (usual if chance.random() < 0.9 else slow)(at, chance)
+def one_in_ten_an_hour(at: float, chance: random.Random) -> float:
+    """A minute, or an hour."""
+    return around(MINUTE if chance.random() < 0.9 else HOUR, 0.2)(at, chance)
 
 
-def changing(before: Ready, after: Ready, changes_at: float = 2 * HOUR) -> Ready:
-    """A model that became faster or slower at a time."""
-    return lambda at, chance: (before if at < changes_at else after)(at, chance)
-
-
-def stalled(at: float, chance: random.Random) -> float:
-    """Nothing for ten hours, then all at once; after that, 33 s each."""
-    return at + 33 if at > 10 * HOUR else 10 * HOUR + chance.uniform(0, 60)
+def faster_later(at: float, chance: random.Random) -> float:
+    """A model that became faster in the third hour."""
+    return around(300 if at < 2 * HOUR else 30, 0.2)(at, chance)
 
 
 REALISTIC = evenly(5, 90)
 """Of the targets."""
 WORLDS: dict[str, Ready] = {
+    "1 to 3 s, evenly": evenly(1, 3),
     "5 to 90 s, evenly": REALISTIC,
     "33 s, always": evenly(33, 33),
-    "around 1 minute": around(60),
     "around 2 minutes": around(120),
-    "around 5 minutes": around(300),
     "1 to 10 minutes, evenly": evenly(60, 600),
-    "1 minute, one in ten an hour": one_in_ten(around(60, 0.2), around(HOUR, 0.2)),
-    "5 minutes, from the third hour on 30 s": changing(around(300, 0.2), around(30, 0.2)),
-    "30 s, from the third hour on 5 minutes": changing(around(30, 0.2), around(300, 0.2)),
-    "2 to 6 s, from the third hour on 5 to 90 s": changing(evenly(2, 6), REALISTIC),
-}
-QUICK: dict[str, Ready] = {
-    "0.5 s, always": evenly(0.5, 0.5),
-    "1 to 3 s, evenly": evenly(1, 3),
-    "5 to 12 s, evenly": evenly(5, 12),
+    "1 minute, one in ten an hour": one_in_ten_an_hour,
+    "5 minutes, from the third hour on 30 s": faster_later,
 }
 
 
@@ -106,7 +91,7 @@ class Doubling(EveryMinute):
 
     def wait(self, age: float, now: float, chance: float) -> float:  # noqa: ARG002
         """Its age."""
-        return min(max(age, MIN_WAIT), cadence.MAX_WAIT) * (0.9 + 0.2 * chance)
+        return min(max(age, 5.0), cadence.MAX_WAIT) * (0.9 + 0.2 * chance)
 
 
 @dataclass
@@ -236,111 +221,54 @@ def in_a_row(jobs: int = 5, batches: int = 40, seeds: int = 60) -> list[list[Fou
     return found
 
 
-def by_way(
-    worlds: dict[str, Ready], jobs: Sequence[tuple[float, int]], seeds: Sequence[int] = SEEDS
-) -> str:
-    """A table: each way in each world; the first job, on a new model, is not counted."""
-    rows = []
-    for name, ready in worlds.items():
+def _rows() -> list[list[str]]:
+    """Each way in each world; the first job, on a new model, is not counted."""
+    jobs, rows = [(20 * MINUTE * job, 20) for job in range(12)], []
+    for name, ready in WORLDS.items():
         cells = []
         for make in WAYS.values():
             found = Found()
-            for seed in seeds:
+            for seed in range(8):
                 way = make()
                 run(way, jobs[:1], ready, seed)
                 found.add(run(way, jobs[1:], ready, 100 + seed))
             cells.append(found.cell())
         rows.append([name, *cells])
-        print(" | ".join(rows[-1]), flush=True)
-    return table(["time to finish", *WAYS], rows)
+    return rows
 
 
-def new_and_large() -> str:
-    """A table of one job of 2,000 batches on a new model."""
-    rows = [
-        [name, *(run(make(), [(0.0, 2_000)], ready).cell() for make in WAYS.values())]
-        for name, ready in WORLDS.items()
-        if "third hour" not in name
-    ]
-    return table(["time to finish", *WAYS], rows)
-
-
-def after_a_stall() -> str:
-    """A table of a job that stalls, and of the one after it."""
-    rows = [["20 batches that stall"], ["the job after them"]]
-    for make in WAYS.values():
-        way = make()
-        rows[0].append(run(way, [(0.0, 20)], stalled).cell())
-        rows[1].append(run(way, [(11 * HOUR, 20)], stalled).cell())
-    return table(["", *WAYS], rows)
-
-
-def jobs_in_a_row() -> str:
-    """A table of five jobs right after each other: means, and nine jobs in ten."""
-    rows = [["mean"], ["calls, nine in ten"], ["median, nine in ten"]]
-    for results in in_a_row():
-        whole = Found()
-        for one in results:
-            whole.add(one)
-        rows[0].append(whole.cell())
-        rows[1].append(_nine_in_ten([one.calls for one in results], 2))
-        rows[2].append(_nine_in_ten([statistics.median(one.delays) for one in results], 0))
-    return table(["", *(f"job {place}" for place in range(1, len(rows[0])))], rows)
-
-
-def _nine_in_ten(values: list[float], digits: int) -> str:
-    """The range without the lowest and the highest twentieth."""
-    ordered, twentieth = sorted(values), len(values) // 20
-    return f"{ordered[twentieth]:.{digits}f} to {ordered[-1 - twentieth]:.{digits}f}"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-TEXT = f"""\
+_TEXT = """\
 # When to poll a batch
 
-Without completion events ([events.md](events.md) has both ways). Written by `python -m
-bench.polling`, a simulation; do not edit. Each cell: API calls per batch, the submit included, and
-seconds from ready to collected, the median and the 95th percentile. At most {CALLS_PER_MINUTE}
-calls a minute. *Around*: lognormal, sigma 0.5.
+Without completion events ([events.md](events.md) has both). {written} A simulation: each cell has
+API calls per batch, the submit included, and seconds from ready to collected, the median and the
+95th percentile. At most {calls} calls a minute. *Around*: lognormal, sigma 0.5.
 
 ## Five jobs of 40 batches of 5 to 90 s, one right after the other, the first on a new model
 
 The targets: at most 4 calls per batch in the first job, 3.3 in the others, and a median of 20 s.
 
-{{in_a_row}}
+{in_a_row}
 
 ## Jobs of 20 batches, one every 20 minutes, from the second on
 
-{{regular}}
-
-## Quick models: jobs of one batch, one every 20 minutes, from the second on
-
-{{quick}}
-
-## One job of 2,000 batches, on a new model
-
-{{large}}
-
-## The API stalls for ten hours; then batches take 33 s again
-
-{{stall}}
+{regular}
 """
 
 
 def main() -> None:
-    """Simulate, print and write."""
-    quick = [(1_200.0 * job, 1) for job in range(12)]
-    text = TEXT.format(
-        in_a_row=jobs_in_a_row(),
-        regular=by_way(WORLDS, [(1_200.0 * job, 20) for job in range(12)]),
-        quick=by_way(QUICK, quick),
-        large=new_and_large(),
-        stall=after_a_stall(),
+    """Simulate and write."""
+    jobs = []
+    for results in in_a_row():
+        whole = Found()
+        for one in results:
+            whole.add(one)
+        jobs.append(whole.cell())
+    text = _TEXT.format(
+        written=written_by("python -m bench.polling"),
+        calls=CALLS_PER_MINUTE,
+        in_a_row=grid([f"job {place}" for place in range(1, len(jobs) + 1)], [jobs]),
+        regular=grid(["time to finish", *WAYS], _rows()),
     )
     WRITTEN.write_text(text)
 

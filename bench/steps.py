@@ -77,32 +77,26 @@ def anonymous() -> float:
 # ── split ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def split(upload: Path, output: IO[bytes], *, document: bool = False) -> int:
+def split(upload: Path, output: IO[bytes]) -> int:
     """The product's split: cut, and write the staged object of each batch.
 
     Return the number of batches.
     """
-    form = "object" if document else "jsonl"
     plan = SplitPlan(
-        MODEL, MAX_RECORDS, MAX_BYTES, "account", form, "plain", first_requests=FIRST_BATCH_RECORDS
+        MODEL,
+        MAX_RECORDS,
+        MAX_BYTES,
+        "account",
+        "jsonl",
+        "plain",
+        first_requests=FIRST_BATCH_RECORDS,
     )
-    stream = blocks(upload)
-    place = Checkpoint()
-    if document:
-        head = next(stream)
-        place = Checkpoint(head.index(b"[") + 1)
-        stream = _rejoined(head[place.offset :], stream)
     batches = 0
-    for piece in read_batches(plan, place, 0, stream):
+    for piece in read_batches(plan, Checkpoint(), 0, blocks(upload)):
         assert StagedInfo.of_cut(piece).metadata()
         output.write(piece.body + encode_index(piece.rows))
         batches += 1
     return batches
-
-
-def _rejoined(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
 
 
 def split_floor(upload: Path, output: IO[bytes]) -> None:

@@ -1,20 +1,25 @@
-"""CPU time of steps that take turns (not wall time.
+"""CPU time of steps that take turns, the time that AWS takes, and the form of the pages.
 
-Machines are shared), and the time that AWS takes.
+CPU time, because machines are shared.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import platform
+import re
 import statistics
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 AWS_SECONDS = {"s3": 0.02, "dynamodb": 0.005, "sqs": 0.01}
 """Seconds until AWS answers a call, assumed; for S3 until the first byte."""
@@ -34,27 +39,23 @@ class Spread:
         """The spread of these measurements."""
         return cls(min(values), statistics.median(values), max(values))
 
-    def text(self, form: str = ".2f", unit: str = "") -> str:
+    def text(self, form: str = ".2f") -> str:
         """The median, and the range in brackets."""
-        return f"{self.middle:{form}}{unit} ({self.least:{form}} to {self.largest:{form}})"
+        return f"{self.middle:{form}} ({self.least:{form}} to {self.largest:{form}})"
 
 
 Times = dict[str, list[float]]
 
 
 def take_turns(steps: Mapping[str, Callable[[], object]], rounds: int) -> Times:
-    """CPU seconds, user and system, of each step, one value per round.
-
-    A warm-up round is not counted.
-    """
+    """CPU seconds of each step, one value per round; a warm-up round is not counted."""
     found: Times = {name: [] for name in steps}
     for turn in range(rounds + 1):
         for name, step in steps.items():
             began = time.process_time()
             step()
-            taken = time.process_time() - began
             if turn:
-                found[name].append(taken)
+                found[name].append(time.process_time() - began)
     return found
 
 
@@ -68,3 +69,27 @@ def in_fresh_process(task: str, *arguments: object) -> Any:
     command = [sys.executable, "-m", "bench.child", task, *map(str, arguments)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
+
+
+# ── pages ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def written_by(command: str) -> str:
+    """Which command wrote a page, of which code and when; a test says when that is too old."""
+    commit = subprocess.check_output(("git", "rev-parse", "--short", "HEAD"), text=True).strip()
+    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return f"Written by `{command}` at {commit}, {now}; do not edit."
+
+
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rows])
+
+
+def machine() -> str:
+    """The processor and the Python of this machine."""
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
+    processor = found[1] if found else platform.processor()
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{processor}, {os.cpu_count()} processors, {platform.system()}, {python}"
