@@ -27,8 +27,7 @@ from local.workers_ai.models.answers import answer_all
 from local.workers_ai.models.catalogue import MODELS, Model
 from local.workers_ai.models.embed import embedder
 from local.workers_ai.models.schemas import problem, read_requests
-from local.workers_ai.queues.requests import read_call, refusal
-from local.workers_ai.queues.service import QueueService
+from local.workers_ai.queues.service import QueueService, read_call, refusal
 from local.workers_ai.replies import FOREVER, Reply
 
 _WINDOW_SECONDS = 300.0
@@ -75,7 +74,6 @@ class WorkersAI:
         self._faults = Faults()
         self._faults.add(*faults)
         self._tokens = Windows()
-        self._models = Windows()
         self._sent: Counter[str] = Counter()
         self._calls: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._struck: Counter[str] = Counter()
@@ -164,9 +162,7 @@ class WorkersAI:
         elif found.resource in ("queues", "subscriptions"):
             reply = self._of_queues(method, found, query, given, body, now)
         else:
-            reply = account.answer(
-                found, given.get("authorization"), query, self._batch_names(), behaviour
-            )
+            reply = account.answer(found, given.get("authorization"), query, behaviour)
         with self._lock:
             self._calls[kind][_end(reply)] += 1
         date = formatdate(now + behaviour.clock_ahead, usegmt=True)
@@ -182,7 +178,7 @@ class WorkersAI:
         """Count the call against the token's limit; 0: it is not counted."""
         if not limit:
             return Verdict(allowed=True, remaining=0, seconds=0.0)
-        return self._tokens.take(authorization, now, limit, _WINDOW_SECONDS, _WINDOW_SECONDS)
+        return self._tokens.take(authorization, now, limit, _WINDOW_SECONDS)
 
     def _of_queues(
         self,
@@ -209,12 +205,6 @@ class WorkersAI:
                 call = read_call(route.account, route.rest, query, body, behaviour, now)
                 reply = self._queues.handle(method, call, route.resource)
         return reply if strike is None else replies.after(reply, strike, behaviour)
-
-    def _batch_names(self) -> frozenset[str]:
-        """Models that can be queued."""
-        behaviour = self._behaviour
-        documented = {model.name for model in MODELS.values() if model.batch}
-        return frozenset(documented - {*behaviour.no_batch_models})
 
     # --- A model's URL
 
@@ -311,17 +301,9 @@ class WorkersAI:
         return replace(reply, delay=taken)
 
     def _refused(self, model: Model, run: _Run) -> ApiError | None:
-        """Why no call to this model can be accepted now; None if it can."""
-        behaviour = self._behaviour
-        if run.call == "submit" and model.name not in self._batch_names():
+        """Why no call to this model can be accepted; None if it can."""
+        if run.call == "submit" and not model.batch:
             return error(8007)
-        limit = behaviour.model_limit.get(model.name) or behaviour.model_limit.get("*")
-        if limit:
-            with self._lock:
-                if not self._models.take(
-                    f"{run.route.account} {model.name}", run.now, limit, 60.0
-                ).allowed:
-                    return error(3021)
         if not run.body:
             return error(3003)
         if not isinstance(run.sent, dict):

@@ -110,9 +110,6 @@ class Behaviour:
         "unknown",
         "members that a model's schema does not name; the published schemas forbid none",
     )
-    no_batch_models: tuple[str, ...] = _switch(
-        (), "invented", "models that lose the batch property, such as @cf/baai/bge-m3"
-    )
 
     # Poll
     pending_status: Literal[200, 202] = _switch(
@@ -210,9 +207,6 @@ class Behaviour:
         "calls of a token within five minutes, pulls and acknowledgements of Queues aside, then "
         "five minutes of 429/971; 0: no limit",
     )
-    model_limit: Mapping[str, int] = _switch(
-        {}, "invented", "submits per minute by model (`*`: every model): 429/3021"
-    )
 
     # Completion events
     queues_refused: Literal[
@@ -222,11 +216,6 @@ class Behaviour:
         "invented",
         "reply to every call of Queues and event subscriptions; page: HTML; "
         "empty: they are carried out",
-    )
-    queues_tokens: tuple[str, ...] = _switch(
-        (),
-        "documented",
-        "the only tokens that may edit Queues, others: 403/10000; empty: all of `tokens`",
     )
     subscriptions_per: Literal["any", "model", "source"] = _switch(
         "model",
@@ -271,11 +260,8 @@ class Behaviour:
         "unknown",
         "models whose schema takes no `external_reference`, 400/5006; `*`: every model",
     )
-    embedder: Literal["auto", "hash", "words", "wordllama"] = _switch(
-        "auto",
-        "invented",
-        "vectors from the small model WordLlama, hashes of words, or a hash of the text; "
-        "auto: the first that works",
+    embedder: Literal["words", "hash"] = _switch(
+        "words", "invented", "vectors from hashes of words, or from a hash of the text"
     )
     answer_tokens: tuple[int, ...] = _switch(
         (),

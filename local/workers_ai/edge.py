@@ -97,13 +97,13 @@ class Verdict(NamedTuple):
 
 
 class Windows:
-    """Calls of tokens or models: one moving window for each key."""
+    """Calls of tokens: one moving window for each; who exceeds it is blocked for as long."""
 
     def __init__(self) -> None:
         self._calls: defaultdict[str, deque[float]] = defaultdict(deque)
         self._blocked_until: dict[str, float] = {}
 
-    def take(self, key: str, now: float, limit: int, window: float, block: float = 0.0) -> Verdict:
+    def take(self, key: str, now: float, limit: int, window: float) -> Verdict:
         """Count a call, or refuse it."""
         until = self._blocked_until.get(key, 0.0)
         if now < until:
@@ -112,10 +112,8 @@ class Windows:
         while calls and calls[0] <= now - window:
             calls.popleft()
         if len(calls) >= limit:
-            free = calls[0] + window - now if calls else window
-            if block:
-                self._blocked_until[key] = now + block
-                calls.clear()
-            return Verdict(allowed=False, remaining=0, seconds=block or free)
+            self._blocked_until[key] = now + window
+            calls.clear()
+            return Verdict(allowed=False, remaining=0, seconds=window)
         calls.append(now)
         return Verdict(allowed=True, remaining=limit - len(calls), seconds=calls[0] + window - now)

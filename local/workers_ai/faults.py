@@ -17,114 +17,80 @@ Where = Literal["submit", "poll", "queues", "any"]
 """`any` is every call of a model; `queues` every call of Queues and event subscriptions."""
 
 
+Stage = Literal["instead", "after", "batch"]
+"""The call is not carried out; it is, and its reply is changed; the batch is marked for good."""
+
+
 class Kind(NamedTuple):
     """A kind of fault."""
 
-    stage: Literal["instead", "after", "batch"]
-    """When it strikes.
-
-    With `instead`, the call is not carried out. With `after`, it is carried out, and its reply is
-    changed. With `batch`, the batch is marked permanently.
-    """
+    stage: Stage
     where: Where
     """The calls it strikes unless the fault says otherwise."""
     about: str
 
 
+_KINDS: dict[tuple[Stage, Where], dict[str, str]] = {
+    ("instead", "any"): {
+        "error": "error envelope with `code` (and `status`, `message`, `retry_after`)",
+        "bare": "empty reply with `status` (429)",
+        "html": "HTML page with `status` (502)",
+        "json_500": "500 with the JSON error envelope, code 10013",
+        "redirect": "301 to another host",
+        "refuse": "no connection is made (mock transport; over a socket: `reset`)",
+        "reset": "the connection is reset, nothing was accepted",
+        "hang": "silence for `seconds` (switch `hang`), nothing was accepted",
+    },
+    ("instead", "poll"): {
+        "flood": "`factor` megabytes of `message`: items, errors, unknown, wide, deep, or page",
+    },
+    ("after", "any"): {
+        "slow": "the reply begins `seconds` later",
+    },
+    ("after", "submit"): {
+        "accept_then_reset": "carried out, then the connection is reset",
+        "accept_then_close": "carried out, then the connection is closed",
+        "accept_then_hang": "carried out, then silence for `seconds`",
+        "accept_then_truncate": "carried out, the connection ends `at` a byte of the body",
+        "accept_then_html": "carried out, answered with an HTML page, `status` (502)",
+        "accept_then_error": "carried out, answered with an error: `code` (else drawn), `status`",
+        "accept_no_request_id": "carried out, answered `success:true, result:{}`",
+        "sync_answer": "not queued: the results are in the reply, and are billed",
+    },
+    ("after", "poll"): {
+        "truncated_json": "a whole HTTP reply whose JSON stops `at` a byte (half)",
+        "truncated_body": "the connection ends `at` a byte of the body (half)",
+        "no_answers": "carried out, answered `status: completed` without an array",
+        "slow_body": "each kilobyte arrives `seconds` (switch `pace`) after the last",
+    },
+    ("batch", "submit"): {
+        "stuck": "the batch is pending `seconds` longer; if they are not given, for ever",
+        "batch_fails": "fails after acceptance with `code` (3030)",
+        "forgotten": "billed, and its id is unknown from then on",
+        "partial": "while it runs, the items that are finished are beside `status`",
+        "unnumbered": "items have no `id` or `index`, only their `external_reference`",
+        "missing": "items are missing in the `first` answers, or always",
+        "placeholder": "`first` answers (or all) lack results; `message`: bare, null, queued",
+        "repeated": "items are repeated, identical",
+        "contradicting": "items are repeated, with different results",
+        "foreign": "an item with an id beyond the batch's last",
+        "swapped_reference": "two items have each other's `external_reference`",
+        "null_reference": "items lose their `external_reference`",
+        "item_fails": "items fail with `code` (3040) in their `first` attempts, or always",
+        "null_vectors": "embeddings have null in place of each number, and success is true",
+        "event_lost": "its event `message` (queued, succeeded, failed; none: each) never comes",
+        "event_late": "its event `message` (none: each) comes `seconds` (3600) later",
+        "event_twice": "its event `message` (none: each) comes twice",
+        "event_early": "its last event comes with its acceptance, while polls say pending",
+        "event_false": "its last event is `failed`, and polls bring its answers",
+        "deep": "results are nested so deeply that no reader follows",
+        "giant": "results are `factor` times as long",
+    },
+}
 KINDS = {
-    "error": Kind(
-        "instead", "any", "error envelope with `code` (and `status`, `message`, `retry_after`)"
-    ),
-    "bare": Kind("instead", "any", "empty reply with `status` (429)"),
-    "html": Kind("instead", "any", "HTML page with `status` (502)"),
-    "json_500": Kind("instead", "any", "500 with the JSON error envelope, code 10013"),
-    "redirect": Kind("instead", "any", "301 to another host"),
-    "refuse": Kind(
-        "instead", "any", "no connection is made (mock transport; over a socket: `reset`)"
-    ),
-    "reset": Kind("instead", "any", "the connection is reset, nothing was accepted"),
-    "hang": Kind("instead", "any", "silence for `seconds` (switch `hang`), nothing was accepted"),
-    "accept_then_reset": Kind("after", "submit", "carried out, then the connection is reset"),
-    "accept_then_close": Kind("after", "submit", "carried out, then the connection is closed"),
-    "accept_then_hang": Kind("after", "submit", "carried out, then silence for `seconds`"),
-    "accept_then_truncate": Kind(
-        "after", "submit", "carried out, the connection ends `at` a byte of the body"
-    ),
-    "accept_then_html": Kind(
-        "after", "submit", "carried out, answered with an HTML page, `status` (502)"
-    ),
-    "accept_then_error": Kind(
-        "after",
-        "submit",
-        "carried out, answered with an error envelope with `code` (one is drawn) and `status`",
-    ),
-    "accept_no_request_id": Kind(
-        "after", "submit", "carried out, answered `success:true, result:{}`"
-    ),
-    "sync_answer": Kind(
-        "after", "submit", "not queued: the results are in the reply, and are billed"
-    ),
-    "truncated_json": Kind(
-        "after", "poll", "a whole HTTP reply whose JSON stops `at` a byte (half)"
-    ),
-    "truncated_body": Kind("after", "poll", "the connection ends `at` a byte of the body (half)"),
-    "flood": Kind(
-        "instead",
-        "poll",
-        "`factor` megabytes of `message`: items, errors, unknown, wide, deep, or page",
-    ),
-    "no_answers": Kind(
-        "after", "poll", "carried out, answered `status: completed` without an array"
-    ),
-    "slow_body": Kind(
-        "after", "poll", "each kilobyte arrives `seconds` (switch `pace`) after the last"
-    ),
-    "slow": Kind("after", "any", "the reply begins `seconds` later"),
-    "stuck": Kind(
-        "batch", "submit", "the batch is pending `seconds` longer; if they are not given, for ever"
-    ),
-    "batch_fails": Kind("batch", "submit", "fails after acceptance with `code` (3030)"),
-    "forgotten": Kind("batch", "submit", "billed, and its id is unknown from then on"),
-    "partial": Kind(
-        "batch", "submit", "while it runs, the items that are finished are beside `status`"
-    ),
-    "unnumbered": Kind(
-        "batch", "submit", "items have no `id` or `index`, only their `external_reference`"
-    ),
-    "missing": Kind("batch", "submit", "items are missing in the `first` answers, or always"),
-    "placeholder": Kind(
-        "batch",
-        "submit",
-        "items without result in the `first` answers, or always; `message`: bare, null or queued",
-    ),
-    "repeated": Kind("batch", "submit", "items are repeated, identical"),
-    "contradicting": Kind("batch", "submit", "items are repeated, with different results"),
-    "foreign": Kind("batch", "submit", "an item with an id beyond the batch's last"),
-    "swapped_reference": Kind(
-        "batch", "submit", "two items have each other's `external_reference`"
-    ),
-    "null_reference": Kind("batch", "submit", "items lose their `external_reference`"),
-    "item_fails": Kind(
-        "batch", "submit", "items fail with `code` (3040) in their `first` attempts, or always"
-    ),
-    "null_vectors": Kind(
-        "batch", "submit", "embeddings have null in place of each number, and success is true"
-    ),
-    "event_lost": Kind(
-        "batch", "submit", "its event `message` (queued, succeeded, failed; none: each) never comes"
-    ),
-    "event_late": Kind(
-        "batch", "submit", "its event `message` (none: each) comes `seconds` (3600) later"
-    ),
-    "event_twice": Kind("batch", "submit", "its event `message` (none: each) comes twice"),
-    "event_early": Kind(
-        "batch", "submit", "its last event comes with its acceptance, while polls say pending"
-    ),
-    "event_false": Kind(
-        "batch", "submit", "its last event is `failed`, and polls bring its answers"
-    ),
-    "deep": Kind("batch", "submit", "results are nested so deeply that no reader follows"),
-    "giant": Kind("batch", "submit", "results are `factor` times as long"),
+    name: Kind(stage, where, about)
+    for (stage, where), kinds in _KINDS.items()
+    for name, about in kinds.items()
 }
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from local.workers_ai.models.catalogue import MODELS, listing
-
-BATCH = frozenset(name for name, model in MODELS.items() if model.batch)
+from local.workers_ai.models.catalogue import BATCH, listing
 
 
 def rows(*without: str) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ def expected_result(
     model: str,
     request: dict[str, Any],
     *,
-    embedder_choice: Literal["auto", "hash", "words", "wordllama"] = "hash",
+    embedder_choice: Literal["words", "hash"] = "hash",
 ) -> Any:  # Any JSON value.
     """What the item of this request must hold under `result`, from a server with the same embedder.
 

@@ -104,10 +104,13 @@ _PROPERTIES: dict[str, dict[str, object]] = {
 """Besides `async_queue`."""
 
 
-def listing(batch_names: frozenset[str]) -> Iterator[dict[str, object]]:
+BATCH = frozenset(model.name for model in _MODELS if model.batch)
+
+
+def listing(batch: frozenset[str] = BATCH) -> Iterator[dict[str, object]]:
     """The catalogue as `GET /accounts/{id}/ai/models/search` shows it."""
     for number, model in enumerate(_MODELS):
-        facts: dict[str, object] = {"async_queue": "true"} if model.name in batch_names else {}
+        facts: dict[str, object] = {"async_queue": "true"} if model.name in batch else {}
         facts |= _PROPERTIES.get(model.name, {})
         properties = [{"property_id": name, "value": value} for name, value in facts.items()]
         yield {
@@ -115,11 +118,7 @@ def listing(batch_names: frozenset[str]) -> Iterator[dict[str, object]]:
             "source": 1,
             "name": model.name,
             "description": f"{model.task} (local stand-in)",
-            "task": {
-                "id": f"00000000-0000-4000-9000-{number:012d}",
-                "name": model.task,
-                "description": "",
-            },
+            "task": {"id": f"00000000-0000-4000-9000-{number:012d}", "name": model.task},
             "tags": [],
             "properties": properties,
         }

@@ -22,7 +22,6 @@ class Consumer:
     consumer_id: str
     created_at: float
     type: Literal["http_pull", "worker"] = "http_pull"
-    script: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
 
 

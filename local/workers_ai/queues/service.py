@@ -1,45 +1,103 @@
 """Queues and event subscriptions of every account: what each call does, and what it answers.
 
-A queue's own bookkeeping and what events say are elsewhere.
+The calls that Dropbatch makes, and those of a person in the dashboard. A queue's own bookkeeping
+and what events say are elsewhere.
 """
 
+import base64
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import ceil
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
 import msgspec
 
-from local.workers_ai import replies
+from local.workers_ai import edge, replies
+from local.workers_ai.account import count_in
 from local.workers_ai.batches import Batch
 from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import error
-from local.workers_ai.queues.events import Events, short_name
-from local.workers_ai.queues.queue import Consumer, Queue, drawn_id
-from local.workers_ai.queues.requests import (
-    MAX_MESSAGE_BYTES,
-    MOST_PULLED,
-    PULLED,
-    QUEUE_SETTINGS,
-    Asked,
-    RefusedError,
-    check_names,
-    consumer_in,
-    entries_in,
-    number_in,
-    object_in,
-    settings_in,
-)
-from local.workers_ai.queues.shapes import (
-    Answer,
-    Subscription,
-    page_of,
-    shown_consumer,
-    shown_message,
-    shown_queue,
-    shown_subscription,
-)
+from local.workers_ai.queues.events import Events, short_name, wrong_names
+from local.workers_ai.queues.queue import Consumer, Message, Queue, drawn_id
 from local.workers_ai.replies import Reply
 
-_PER_PAGE = 20
+_QUEUE_SETTINGS = {"delivery_delay": 0, "message_retention_period": 345_600}
+_CONSUMER_SETTINGS = {
+    "batch_size": 10,
+    "max_retries": 3,
+    "visibility_timeout_ms": 30_000,
+    "retry_delay": 0,
+}
+MOST_PULLED, PULLED, PER_PAGE = 100, 5, 20
+MAX_MESSAGE_BYTES = 128_000
+
+
+class Asked(NamedTuple):
+    """One call."""
+
+    account: str
+    parts: list[str]
+    """What follows `queues/`, or `subscriptions/`, in the path."""
+    query: Mapping[str, list[str]]
+    sent: dict[str, Any]
+    behaviour: Behaviour
+    now: float
+
+
+@dataclass(slots=True)
+class Subscription:
+    """Whose events go to which queue."""
+
+    id: str
+    account: str
+    created_at: float
+    name: str
+    enabled: bool
+    model: str
+    queue_id: str
+    events: list[str]
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a call answers with: a result, and for lists which page it is."""
+
+    result: object
+    info: dict[str, int] | None = None
+
+
+class RefusedError(Exception):
+    """An error to answer with."""
+
+    def __init__(self, code: int, message: str = "") -> None:
+        super().__init__(message)
+        self.problem = error(code, message)
+
+
+def read_call(
+    account: str, path: str, query: str, body: bytes, behaviour: Behaviour, now: float
+) -> Asked:
+    """A call as data; a body that is no JSON object counts as an empty one."""
+    try:
+        sent = msgspec.json.decode(body) if body else {}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        sent = {}
+    parts = [part for part in path.split("/") if part]
+    sent = sent if isinstance(sent, dict) else {}
+    return Asked(account, parts, parse_qs(query), sent, behaviour, now)
+
+
+def refusal(authorization: str | None, account: str, behaviour: Behaviour) -> Reply | None:
+    """The answer to a caller that may not use this account's queues; None if it may."""
+    if behaviour.queues_refused == "page":
+        return replies.page(403)
+    if behaviour.queues_refused:
+        status, code = behaviour.queues_refused.split("/")
+        return replies.failure(error(int(code), status=int(status)), behaviour)
+    refused = edge.refusal(authorization, account, behaviour)
+    return None if refused is None else replies.failure(refused, behaviour)
 
 
 class QueueService:
@@ -80,81 +138,54 @@ class QueueService:
         info: dict[str, Any] = {} if answer.info is None else {"result_info": answer.info}
         return replies.success(answer.result, asked.behaviour, **info)
 
-    # --- Queues
+    # --- Queues and consumers
 
     def list_queues(self, asked: Asked) -> Answer:
         """Queues, by name if one is asked for."""
         names = asked.query.get("name", [])
         found = [one for one in self._of(asked.account) if not names or one.name in names]
-        return page_of([shown_queue(one) for one in found], asked, MOST_PULLED)
+        return _page_of([_shown_queue(one) for one in found], asked, MOST_PULLED)
 
     def create_queue(self, asked: Asked) -> Answer:
         """A new queue."""
         name = asked.sent.get("queue_name")
-        if (
-            not isinstance(name, str)
-            or not 1 <= len(name) <= 63
-            or not name.replace("-", "").isalnum()
-        ):
-            raise RefusedError(
-                10207, "queue_name: 1 to 63 letters, digits and hyphens are expected"
-            )
+        is_name = isinstance(name, str) and name.replace("-", "").isalnum()
+        if not is_name or not 1 <= len(str(name)) <= 63:
+            raise RefusedError(10207, "queue_name: 1 to 63 letters, digits, hyphens are expected")
         if any(one.name == name for one in self._of(asked.account)):
             raise RefusedError(11009)
-        settings = settings_in(asked.sent.get("settings"), QUEUE_SETTINGS)
-        queue = Queue(self._new_id("queue", asked), name, asked.account, asked.now, settings)
+        settings = _QUEUE_SETTINGS | _object_in(asked.sent, "settings")
+        queue = Queue(self._new_id("queue", asked), str(name), asked.account, asked.now, settings)
         self._queues[queue.queue_id] = queue
-        return Answer(shown_queue(queue))
-
-    def get_queue(self, asked: Asked) -> Answer:
-        """One queue."""
-        return Answer(shown_queue(self._queue(asked)))
-
-    def change_queue(self, asked: Asked) -> Answer:
-        """Other settings."""
-        queue = self._queue(asked)
-        queue.settings |= settings_in(asked.sent.get("settings"), QUEUE_SETTINGS, queue.settings)
-        return Answer(shown_queue(queue))
+        return Answer(_shown_queue(queue))
 
     def delete_queue(self, asked: Asked) -> Answer:
         """A queue with its messages and its consumer."""
         del self._queues[self._queue(asked).queue_id]
         return Answer(None)
 
-    # --- Consumers
-
     def list_consumers(self, asked: Asked) -> Answer:
         """The consumer of a queue, if it has one."""
         queue = self._queue(asked)
-        return Answer([shown_consumer(queue, queue.consumer)] if queue.consumer else [])
+        return Answer([_shown_consumer(queue, queue.consumer)] if queue.consumer else [])
 
     def create_consumer(self, asked: Asked) -> Answer:
         """A consumer for a queue that has none."""
         queue = self._queue(asked)
         if queue.consumer is not None:
             raise RefusedError(11004)
-        queue.consumer = consumer_in(self._new_id("consumer", asked), asked)
-        return Answer(shown_consumer(queue, queue.consumer))
+        queue.consumer = _consumer_in(self._new_id("consumer", asked), asked)
+        return Answer(_shown_consumer(queue, queue.consumer))
 
     def change_consumer(self, asked: Asked) -> Answer:
         """Another type or other settings for a consumer."""
         queue = self._queue(asked)
-        queue.consumer = consumer_in(self._consumer_of(queue, asked).consumer_id, asked)
-        return Answer(shown_consumer(queue, queue.consumer))
-
-    def delete_consumer(self, asked: Asked) -> Answer:
-        """From here on nobody reads the queue."""
-        queue = self._queue(asked)
-        self._consumer_of(queue, asked)
-        queue.consumer = None
-        return Answer(None)
+        if queue.consumer is None or queue.consumer.consumer_id != asked.parts[2]:
+            raise RefusedError(11003)
+        queue.consumer = _consumer_in(queue.consumer.consumer_id, asked)
+        return Answer(_shown_consumer(queue, queue.consumer))
 
     # --- Messages
-
-    def push(self, asked: Asked) -> Answer:
-        """One message."""
-        self._put(self._queue(asked), asked.sent, asked.now)
-        return Answer(None)
 
     def push_many(self, asked: Asked) -> Answer:
         """Up to 100 messages."""
@@ -162,7 +193,11 @@ class QueueService:
         if not isinstance(messages, list) or not 1 <= len(messages) <= MOST_PULLED:
             raise RefusedError(10207)
         for message in messages:
-            self._put(queue, message if isinstance(message, dict) else {}, asked.now)
+            body, kind = message.get("body"), str(message.get("content_type", "json"))
+            content = str(body).encode() if kind == "text" else msgspec.json.encode(body)
+            if len(content) > MAX_MESSAGE_BYTES:
+                raise RefusedError(10204)
+            queue.put(content, kind, asked.now, float(queue.settings["delivery_delay"]))
         return Answer(None)
 
     def pull(self, asked: Asked) -> Answer:
@@ -170,27 +205,26 @@ class QueueService:
         queue = self._queue(asked)
         if queue.consumer is None or queue.consumer.type != "http_pull":
             raise RefusedError(11015)
+        most = asked.sent.get("batch_size", PULLED)
+        if not isinstance(most, int) or not 1 <= most <= MOST_PULLED:
+            raise RefusedError(10207, f"batch_size: a number from 1 to {MOST_PULLED} is expected")
         timeout = queue.consumer.settings["visibility_timeout_ms"]
-        most = number_in(asked.sent, "batch_size", PULLED, 1, MOST_PULLED)
-        seconds = number_in(asked.sent, "visibility_timeout_ms", timeout, 0, 43_200_000) / 1000
+        seconds = asked.sent.get("visibility_timeout_ms", timeout) / 1000
         pulled = queue.pull(most, seconds, asked.now, asked.behaviour.seed)
-        messages = [shown_message(message, asked.behaviour) for message in pulled]
+        messages = [_shown_message(message, asked.behaviour) for message in pulled]
         return Answer({"message_backlog_count": queue.backlog(asked.now), "messages": messages})
 
     def ack(self, asked: Asked) -> Answer:
         """Messages that are done with, and some to be handed out again."""
         queue = self._queue(asked)
-        acks, retries = entries_in(asked.sent, "acks"), entries_in(asked.sent, "retries")
+        acks, retries = _entries_in(asked.sent, "acks"), _entries_in(asked.sent, "retries")
         done = [queue.ack(one["lease_id"], asked.now) for one in acks]
         again = [
-            queue.retry(one["lease_id"], asked.now, number_in(one, "delay_seconds", 0, 0, 43_200))
+            queue.retry(one["lease_id"], asked.now, float(one.get("delay_seconds", 0)))
             for one in retries
         ]
-        late = [
-            one["lease_id"]
-            for one, good in zip(acks + retries, done + again, strict=True)
-            if not good
-        ]
+        leases = [one["lease_id"] for one in acks + retries]
+        late = [lease for lease, good in zip(leases, done + again, strict=True) if not good]
         warnings = dict.fromkeys(late, "the lease has ended")
         return Answer({"ackCount": sum(done), "retryCount": sum(again), "warnings": warnings})
 
@@ -199,81 +233,53 @@ class QueueService:
     def list_subscriptions(self, asked: Asked) -> Answer:
         """Subscriptions, by queue if one is asked for."""
         queues = asked.query.get("queue_id", [])
-        found = [
-            one for one in self._subscribers(asked.account) if not queues or one.queue_id in queues
-        ]
-        return page_of([shown_subscription(one) for one in found], asked, _PER_PAGE)
+        of_account = self._subscribers(asked.account)
+        found = [one for one in of_account if not queues or one.queue_id in queues]
+        return _page_of([_shown_subscription(one) for one in found], asked, PER_PAGE)
 
     def create_subscription(self, asked: Asked) -> Answer:
         """A model's events go to a queue from now on."""
-        sent, source = asked.sent, object_in(asked.sent, "source")
-        name, model, queue_id = (
-            sent.get("name"),
-            source.get("model_name"),
-            object_in(sent, "destination").get("queue_id"),
-        )
-        if (
-            source.get("type") != "workersAi.model"
-            or not isinstance(model, str)
-            or not isinstance(name, str)
-        ):
+        sent, source = asked.sent, _object_in(asked.sent, "source")
+        name, model = sent.get("name"), source.get("model_name")
+        is_named = isinstance(model, str) and isinstance(name, str)
+        if source.get("type") != "workersAi.model" or not is_named:
             raise RefusedError(10207, "name, source.type and source.model_name are expected")
-        check_names(sent.get("events"))
-        if queue_id not in {one.queue_id for one in self._of(asked.account)}:
-            raise RefusedError(11000)
-        for other in self._subscribers(asked.account):
-            per = asked.behaviour.subscriptions_per
-            if other.name == name or per == "source" or (per == "model" and other.model == model):
-                raise RefusedError(11902)
         subscription = Subscription(
             id=self._new_id("subscription", asked),
             account=asked.account,
             created_at=asked.now,
-            modified_at=asked.now,
-            name=name,
+            name=str(name),
             enabled=sent.get("enabled") is not False,
-            model=model,
-            queue_id=str(queue_id),
-            events=[short_name(one) for one in sent["events"]],
+            model=str(model),
+            queue_id=self._destination_in(asked, ""),
+            events=_events_in(sent),
         )
+        for other in self._subscribers(asked.account):
+            per = asked.behaviour.subscriptions_per
+            if other.name == name or per == "source" or (per == "model" and other.model == model):
+                raise RefusedError(11902)
         self._subscriptions[subscription.id] = subscription
-        return Answer(shown_subscription(subscription))
-
-    def get_subscription(self, asked: Asked) -> Answer:
-        """One subscription."""
-        return Answer(shown_subscription(self._subscription(asked)))
+        return Answer(_shown_subscription(subscription))
 
     def change_subscription(self, asked: Asked) -> Answer:
         """Another name, other events, on or off."""
-        subscription, sent = self._subscription(asked), asked.sent
-        if "events" in sent:
-            check_names(sent["events"])
-            subscription.events = [short_name(one) for one in sent["events"]]
-        queue_id = object_in(sent, "destination").get("queue_id", subscription.queue_id)
-        if queue_id not in {one.queue_id for one in self._of(asked.account)}:
-            raise RefusedError(11000)
-        subscription.queue_id = str(queue_id)
-        subscription.name = str(sent.get("name", subscription.name))
-        subscription.enabled = bool(sent.get("enabled", subscription.enabled))
-        subscription.modified_at = asked.now
-        return Answer(shown_subscription(subscription))
+        one, sent = self._subscription(asked), asked.sent
+        one.events = _events_in(sent) if "events" in sent else one.events
+        one.queue_id = self._destination_in(asked, one.queue_id)
+        one.name = str(sent.get("name", one.name))
+        one.enabled = bool(sent.get("enabled", one.enabled))
+        return Answer(_shown_subscription(one))
 
     def delete_subscription(self, asked: Asked) -> Answer:
         """Nobody hears of these events any more."""
         subscription = self._subscriptions.pop(self._subscription(asked).id)
-        return Answer(shown_subscription(subscription))
+        return Answer(_shown_subscription(subscription))
 
     # --- What events need
 
     def _subscribed(self, account: str, model: str, name: str) -> list[str]:
-        return [
-            one.id
-            for one in self._subscribers(account)
-            if one.enabled
-            and one.model == model
-            and name in one.events
-            and one.queue_id in self._queues
-        ]
+        wanted = (one for one in self._subscribers(account) if one.enabled and one.model == model)
+        return [one.id for one in wanted if name in one.events and one.queue_id in self._queues]
 
     def _deliver(self, subscription: str, body: bytes, at: float) -> None:
         heard = self._subscriptions.get(subscription)
@@ -296,30 +302,17 @@ class QueueService:
             raise RefusedError(10104 if asked.parts[1:2] == ["messages"] else 11000)
         return queue
 
-    def _consumer_of(self, queue: Queue, asked: Asked) -> Consumer:
-        if queue.consumer is None or queue.consumer.consumer_id != asked.parts[2]:
-            raise RefusedError(11003)
-        return queue.consumer
+    def _destination_in(self, asked: Asked, now: str) -> str:
+        queue_id = _object_in(asked.sent, "destination").get("queue_id", now)
+        if queue_id not in {one.queue_id for one in self._of(asked.account)}:
+            raise RefusedError(11000)
+        return str(queue_id)
 
     def _subscription(self, asked: Asked) -> Subscription:
         subscription = self._subscriptions.get(asked.parts[0])
         if subscription is None or subscription.account != asked.account:
             raise RefusedError(11901)
         return subscription
-
-    def _put(self, queue: Queue, sent: Mapping[str, Any], now: float) -> None:
-        body, kind = sent.get("body"), sent.get("content_type", "json")
-        content = (
-            body.encode() if kind == "text" and isinstance(body, str) else msgspec.json.encode(body)
-        )
-        if len(content) > MAX_MESSAGE_BYTES:
-            raise RefusedError(10204)
-        queue.put(
-            content,
-            str(kind),
-            now,
-            float(sent.get("delay_seconds", queue.settings["delivery_delay"])),
-        )
 
     def _new_id(self, what: str, asked: Asked) -> str:
         self._made += 1
@@ -331,15 +324,10 @@ _WORDS = ("consumers", "messages", "pull", "ack", "batch")
 _QUEUE_CALLS: dict[str, _Act] = {
     "GET": QueueService.list_queues,
     "POST": QueueService.create_queue,
-    "GET *": QueueService.get_queue,
-    "PATCH *": QueueService.change_queue,
-    "PUT *": QueueService.change_queue,
     "DELETE *": QueueService.delete_queue,
     "GET * consumers": QueueService.list_consumers,
     "POST * consumers": QueueService.create_consumer,
     "PUT * consumers *": QueueService.change_consumer,
-    "DELETE * consumers *": QueueService.delete_consumer,
-    "POST * messages": QueueService.push,
     "POST * messages batch": QueueService.push_many,
     "POST * messages pull": QueueService.pull,
     "POST * messages ack": QueueService.ack,
@@ -347,7 +335,114 @@ _QUEUE_CALLS: dict[str, _Act] = {
 _SUBSCRIPTION_CALLS: dict[str, _Act] = {
     "GET": QueueService.list_subscriptions,
     "POST": QueueService.create_subscription,
-    "GET *": QueueService.get_subscription,
     "PATCH *": QueueService.change_subscription,
     "DELETE *": QueueService.delete_subscription,
 }
+
+
+# --- What a call sends, and what it is answered with
+
+
+def _object_in(sent: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The object of this name; an empty one if there is none."""
+    inner = sent.get(name)
+    return inner if isinstance(inner, dict) else {}
+
+
+def _entries_in(sent: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The array of this name, whose elements name a lease each."""
+    entries = sent.get(name) or []
+    is_array = isinstance(entries, list)
+    if not is_array or not all(isinstance(one, dict) and "lease_id" in one for one in entries):
+        raise RefusedError(10207, f"{name}: an array of objects with lease_id is expected")
+    return list(entries)
+
+
+def _events_in(sent: Mapping[str, Any]) -> list[str]:
+    """The names of events."""
+    if (wrong := wrong_names(sent.get("events"))) is not None:
+        raise RefusedError(wrong.code, wrong.message)
+    return [short_name(one) for one in sent["events"]]
+
+
+def _consumer_in(consumer_id: str, asked: Asked) -> Consumer:
+    """The consumer that a call describes: an HTTP client, or a Worker."""
+    kind = asked.sent.get("type")
+    if kind not in ("http_pull", "worker"):
+        raise RefusedError(10207, "type: http_pull or worker is expected")
+    settings = _CONSUMER_SETTINGS | _object_in(asked.sent, "settings")
+    return Consumer(consumer_id, asked.now, kind, settings)
+
+
+def _page_of(shown: list[Any], asked: Asked, size: int) -> Answer:
+    """One page of a list, and which one it is."""
+    number, size = count_in(asked.query, "page", 1), count_in(asked.query, "per_page", size)
+    part = shown[(number - 1) * size : number * size]
+    info = {"count": len(part), "page": number, "per_page": size, "total_count": len(shown)}
+    return Answer(part, info | {"total_pages": ceil(len(shown) / size)})
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _shown_queue(queue: Queue) -> dict[str, Any]:
+    consumers = [_shown_consumer(queue, queue.consumer)] if queue.consumer else []
+    return {
+        "queue_id": queue.queue_id,
+        "queue_name": queue.name,
+        "created_on": _time(queue.created_at),
+        "producers_total_count": 0,
+        "producers": [],
+        "consumers_total_count": len(consumers),
+        "consumers": consumers,
+        "settings": {**queue.settings, "delivery_paused": False},
+    }
+
+
+def _shown_consumer(queue: Queue, consumer: Consumer) -> dict[str, Any]:
+    return {
+        "consumer_id": consumer.consumer_id,
+        "queue_id": queue.queue_id,
+        "queue_name": queue.name,
+        "created_on": _time(consumer.created_at),
+        "type": consumer.type,
+        "settings": consumer.settings,
+    }
+
+
+def _shown_subscription(one: Subscription) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "created_at": _time(one.created_at),
+        "name": one.name,
+        "enabled": one.enabled,
+        "source": {"type": "workersAi.model", "model_name": one.model},
+        "destination": {"type": "queues.queue", "queue_id": one.queue_id},
+        "events": list(one.events),
+    }
+
+
+def _shown_message(message: Message, behaviour: Behaviour) -> dict[str, Any]:
+    return {
+        "body": _shown_body(message, behaviour),
+        "id": message.id,
+        "timestamp_ms": int((message.stored_at + behaviour.clock_ahead) * 1000),
+        "attempts": message.attempts,
+        "metadata": {
+            "CF-sourceMessageSource": "event-subscription",
+            "CF-Content-Type": message.content_type,
+        },
+        "lease_id": message.lease_id,
+    }
+
+
+def _shown_body(message: Message, behaviour: Behaviour) -> object:
+    if message.content_type == "text" or behaviour.event_bodies == "text":
+        return message.body.decode(errors="replace")
+    if behaviour.event_bodies == "object":
+        try:
+            return msgspec.Raw(msgspec.json.encode(msgspec.json.decode(message.body)))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return message.body.decode(errors="replace")
+    return base64.b64encode(message.body).decode()

@@ -10,7 +10,7 @@ import pytest
 
 from dropbatch.core.formats.base import Task
 from dropbatch.core.models import Catalog, Efforts, catalog
-from local.workers_ai.models.catalogue import MODELS, listing
+from local.workers_ai.models.catalogue import listing
 from tests.support.converted import BGE, DEEPSEEK, KIMI, QWEN
 from tests.support.listed import rows, with_properties
 from tools import refresh_catalog
@@ -152,7 +152,7 @@ def test_number_that_cannot_be_is_refused(properties):
         Read(with_properties(KIMI, async_queue="true", **properties))
 
 
-LIST = json.dumps(list(listing(frozenset(name for name, model in MODELS.items() if model.batch))))
+LIST = json.dumps(list(listing()))
 
 
 @pytest.fixture
