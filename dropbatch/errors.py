@@ -10,6 +10,7 @@ Error:
 ├── NotPermitted    AWS denied the call, or has no valid credentials
 ├── NotFound        there is no such stack, job, upload or file
 │   ├── NoStack         in this account and region
+│   ├── NoJob           of this name
 │   ├── NotOver         a job, whose results are wanted
 │   └── NothingToRetry  of a job
 ├── TimedOut        jobs are not over after the time that was given
@@ -33,6 +34,7 @@ __all__ = [
     "IdUnknown",
     "Interrupted",
     "JobFailed",
+    "NoJob",
     "NoRecordFits",
     "NoStack",
     "NotFound",
@@ -87,6 +89,10 @@ class NotFound(Error):  # noqa: N818
 
 class NoStack(NotFound):
     """There is no such stack."""
+
+
+class NoJob(NotFound):
+    """There is no job of this name."""
 
 
 class NoRecordFits(UploadRefused):

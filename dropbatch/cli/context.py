@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ from datetime import datetime
 from enum import IntEnum
 from functools import cached_property, partial
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 import click
@@ -21,13 +23,14 @@ from dropbatch.client.client import Client
 from dropbatch.client.find import is_many, newest_jobs, time_of
 from dropbatch.client.job import Job
 from dropbatch.client.progress import printable, shortened
-from dropbatch.client.stack import DEFAULT_NAME, Stack
+from dropbatch.client.stack import DEFAULT_NAME, Stack, local_file
 from dropbatch.client.threads import at_once
 from dropbatch.core.names import JOB_ID
 from dropbatch.core.options import written_options
 from dropbatch.errors import (
     Error,
     IdUnknown,
+    NoJob,
     NoRecordFits,
     NoStack,
     NotFound,
@@ -55,11 +58,12 @@ class Exit(IntEnum):
     NOT_PERMITTED = 4
     NOT_FOUND = 5
     TIMED_OUT = 6
-    """Jobs are not over after `--timeout`."""
+    """A job is not over: after `--timeout`, or when its results are wanted."""
     INTERRUPTED = 130
 
 
 _OF_ERRORS: dict[type[Error], Exit] = {
+    NotOver: Exit.TIMED_OUT,
     UsageError: Exit.USAGE,
     NotPermitted: Exit.NOT_PERMITTED,
     NotFound: Exit.NOT_FOUND,
@@ -67,13 +71,15 @@ _OF_ERRORS: dict[type[Error], Exit] = {
 }
 _HINTS: dict[type[Error], str] = {
     NoStack: "--stack or DROPBATCH_STACK names it",
-    NotOver: "`dropbatch wait` waits",
-    Taken: "-o names a folder, --force replaces what is there",
+    NoJob: "`dropbatch ls` lists jobs",
+    NotOver: "`dropbatch wait JOB` waits",
+    Taken: "-o names another place, --force replaces what is there",
     NoRecordFits: "--no-check sends it all the same",
     UnknownModel: "`put --no-check` sends it all the same",
     IdUnknown: "`dropbatch ls` lists them",
 }
 """What the command line has for an error, beside the library's words."""
+RUNS_HERE = "A local stack runs on this machine; --local uses it."
 _FROM_BEST = sorted(Exit, key=lambda code: 0.5 if code is Exit.SOME_FAILED else code)
 
 
@@ -94,6 +100,14 @@ def said(error: Error) -> str:
     return f"{error} ({hint})" if hint else str(error)
 
 
+def _to_type(message: str) -> str:
+    """A message whose commands have the options by which the user chose the stack."""
+    context = click.get_current_context(silent=True)
+    found = context.find_object(Context) if context else None
+    chosen = found.chosen if found else ""
+    return printable(message.replace("`dropbatch ", f"`dropbatch {chosen}"))
+
+
 _AS_JSON = "dropbatch.as_json"
 
 
@@ -108,13 +122,13 @@ def emit(value: object, *lines: object) -> None:
         click.echo(json.dumps(value))
         return
     for line in lines:
-        click.echo(printable(str(line)))
+        click.echo(_to_type(str(line)))
 
 
 def note(message: str) -> None:
     """Print a message on standard error. It may begin with a line end."""
     begins = "\n" if message.startswith("\n") else ""
-    click.echo(begins + printable(message[len(begins) :]), err=True)
+    click.echo(begins + _to_type(message[len(begins) :]), err=True)
 
 
 def bar_of(label: str, size: int, *, hidden: bool = False) -> Any:
@@ -145,10 +159,23 @@ class Context:
     code: Exit = field(default=Exit.DONE, init=False)
     """The worst of what failed for some of several jobs."""
 
+    @property
+    def chosen(self) -> str:
+        """The options that chose the stack, as they were given, with a space after them."""
+        if self.local:
+            return "--local "
+        is_named = self.stack_name != os.environ.get("DROPBATCH_STACK", "")
+        return f"--stack {shlex.quote(self.stack_name)} " if is_named else ""
+
     @cached_property
     def client(self) -> Client:
         """The client of the stack, made when it is first needed."""
-        return Client(self.stack_name or DEFAULT_NAME, local=self.local)
+        try:
+            return Client(self.stack_name or DEFAULT_NAME, local=self.local)
+        except Error as error:
+            if not self.local and local_file().exists():
+                error.args = (f"{error} {RUNS_HERE}",)
+            raise
 
     @property
     def stack(self) -> Stack:
@@ -290,6 +317,13 @@ as_json = click.option(
     help="Print JSON, one object a line.",
     expose_value=False,
     callback=lambda context, _, value: context.meta.update({_AS_JSON: value}),
+)
+get_option = click.option(
+    "--get",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Wait, then download the results; of several into folders of their paths.",
 )
 strict = flag("--strict", help="Exit with 3 if records failed.")
 options = click.option(

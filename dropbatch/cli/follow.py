@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from dropbatch.cli.context import Exit, bar_of, emit, exit_of, is_json, note, said, worst
 from dropbatch.cli.files import path_in
-from dropbatch.client.download import MANIFEST, read_manifest, remove_unchanged
+from dropbatch.client.download import MANIFEST, read_manifest, remove_unchanged, writing
 from dropbatch.client.export import Delivery, deliver
 from dropbatch.client.job import Job
-from dropbatch.client.merge import Merged
-from dropbatch.client.progress import Progress
+from dropbatch.client.progress import Progress, counted
 from dropbatch.client.threads import at_once
 from dropbatch.client.wait import Total, each_over
-from dropbatch.errors import Error, Interrupted
+from dropbatch.errors import Error, Interrupted, NotFound, Taken
 
 Ended = tuple[Job, dict[str, Any] | Error]
 
@@ -33,6 +35,7 @@ class Following:
         many: whether each job has its own folder in it, and the end is one table.
         go_on: what to do after an interruption, for a message; empty for the usual.
         replaces: whether files of an older job of the same path are replaced.
+        file: where to write the output alone, or `-` for standard output; instead of `folder`.
         download: arguments of `Job.download`.
         whole: whether a retry whose answers cannot be merged is a failure.
     """
@@ -43,6 +46,7 @@ class Following:
     timeout: float | None = None
     go_on: str = ""
     replaces: bool = False
+    file: Path | None = None
     download: dict[str, Any] = field(default_factory=dict)
     whole: bool = False
 
@@ -78,6 +82,8 @@ class Following:
         if told := incomplete_in(manifest):
             again = f"dropbatch retry {job.id} --incomplete -o defaults='{{\"max_tokens\":…}}'"
             note(f"{told}: `{again}` sends these again.")
+        for one in _unsent(manifest):
+            note(one)
         return self._files(job, manifest)
 
     def _files(self, job: Job, manifest: dict[str, Any]) -> Exit:
@@ -89,6 +95,9 @@ class Following:
         if self.folder:
             self._make_room(self.folder, manifest)
             done = _get_files(job, self.folder, **self.download, manifest=manifest)
+            code = worst(code, self._lacks(done))
+        if self.file:
+            done = _get_file(job, self.file, **self.download, manifest=manifest)
             code = worst(code, self._lacks(done))
         return code
 
@@ -105,7 +114,8 @@ class Following:
             return exit_of(found)
         if found["state"] != "completed":
             return Exit.JOB_FAILED
-        return Exit.SOME_FAILED if self.strict and found["counts"]["failed"] else Exit.DONE
+        lacks = found["counts"]["failed"] or not found["read_to_end"]
+        return Exit.SOME_FAILED if self.strict and lacks else Exit.DONE
 
     # ── many jobs ─────────────────────────────────────────────────────────────────────────────────
 
@@ -153,7 +163,8 @@ class Following:
     def _told(self, job: Job, done: Delivery | Error | None) -> Exit:
         if done is None or isinstance(done, Error):
             return exit_of(done) if done else Exit.DONE
-        _tell_made(done, f"{job.id}  ")
+        _show_merged(done)
+        _note_made(done, f"{job.id}  ")
         return self._lacks(done)
 
     def _lacks(self, done: Delivery) -> Exit:
@@ -162,9 +173,9 @@ class Following:
     def _note_total(self, total: Total) -> None:
         if not total.over:
             return
-        parts = [f"{total.jobs:,} jobs: {total.jobs - total.failed:,} completed"]
+        parts = [f"{counted(total.jobs, 'job')}: {total.jobs - total.failed:,} completed"]
         parts += [f"{total.failed:,} not"] if total.failed else []
-        parts += [f"{total.records:,} records", f"{total.failed_records:,} failed"]
+        parts += [counted(total.records, "record"), f"{total.failed_records:,} failed"]
         parts += [f"{'~' if total.is_estimated else ''}${total.cost:f}"] if total.cost else []
         parts += [f"cost of {total.unpriced:,} not known"] if total.unpriced else []
         where = f" The results are in {self.folder}." if self.folder else ""
@@ -173,6 +184,14 @@ class Following:
 
 def _can_retry(found: dict[str, Any] | Error) -> bool:
     return isinstance(found, dict) and any(one["kind"] == "retry" for one in found["files"])
+
+
+def _unsent(manifest: dict[str, Any]) -> Iterator[str]:
+    """What was never sent of a job, because a limit ended it early or the records are bad."""
+    if left := sum(one["requests"] for one in manifest["batches"] if not one["attempts"]):
+        yield f"{counted(left, 'record')} not sent."
+    if not manifest["read_to_end"]:
+        yield "The job ended before its upload was read to its end: the rest was not sent."
 
 
 def _note_failed(which: str, *, can_retry: bool) -> None:
@@ -210,19 +229,47 @@ def _cost(manifest: dict[str, Any]) -> str:
 
 def _get_files(job: Job, folder: Path, **wanted: Any) -> Delivery:
     """Do what `Job.download` does, with a bar for each file; print what was written."""
-    bar = _FilesBar()
     try:
-        done = deliver(job.resolved(), folder, bar.show, **wanted)
+        done = _deliver(job, folder, **wanted)
     except KeyboardInterrupt:
         raise Interrupted("\nInterrupted. The same command resumes the download.") from None
-    finally:
-        bar.close()
     for file in done.files:
         emit({"path": str(file.path), "bytes": file.size, "fetched": file.fetched}, file.path)
+    _show_merged(done)
     for one in done.exports:
         emit({**vars(one), "path": str(one.path)}, one.path)
-    _tell_made(done)
+    _note_made(done)
     return done
+
+
+def _get_file(job: Job, target: Path, *, manifest: dict[str, Any], **wanted: Any) -> Delivery:
+    """Write one file: what is made of the output, or the output; `-` is standard output."""
+    if target.exists() and not wanted["force"]:
+        raise Taken(f"{target} exists.")
+    outputs = [Path(one["name"]) for one in manifest["files"] if one["kind"] == "output"]
+    is_stream = str(target) == "-"
+    with writing(target), TemporaryDirectory(dir=None if is_stream else target.parent) as folder:
+        done = _deliver(job, Path(folder), **wanted, manifest=manifest)
+        made = [one.path for one in done.exports] + ([done.merged.path] if done.merged else [])
+        for path in [*made, *(folder / one for one in outputs)][:1]:
+            if is_stream:
+                with path.open("rb") as file:
+                    shutil.copyfileobj(file, sys.stdout.buffer)
+            else:
+                path.replace(target)
+                emit({"path": str(target)}, target)
+    if not outputs:
+        raise NotFound(f"Job {job.id} has no output.")
+    _note_made(done)
+    return done
+
+
+def _deliver(job: Job, folder: Path, **wanted: Any) -> Delivery:
+    bar = _FilesBar()
+    try:
+        return deliver(job.resolved(), folder, bar.show, **wanted)
+    finally:
+        bar.close()
 
 
 class _FilesBar:
@@ -242,13 +289,13 @@ class _FilesBar:
             self._bar.__exit__(None, None, None)
 
 
-def _tell_made(done: Delivery, of: str = "") -> None:
+def _note_made(done: Delivery, of: str = "") -> None:
     """Say what files that were made of a job's lack; `of` names the job where there are several."""
-    if done.merged:
-        _show_merged(done.merged, of)
+    for skipped in done.merged.skipped if done.merged else []:
+        note(f"{of}Retry {skipped.job_id} is skipped: {skipped.message}")
     for one in done.exports:
         if one.left_out:
-            note(f"{of}{one.left_out:,} failed records are left out of {one.path.name}.")
+            note(f"{of}{counted(one.left_out, 'failed record')} left out of {one.path.name}.")
         if one.renamed:
             note(
                 f"{of}{one.path.name}: {one.renamed:,} of {one.records:,} ids are made of the "
@@ -257,15 +304,15 @@ def _tell_made(done: Delivery, of: str = "") -> None:
             )
 
 
-def _show_merged(done: Merged, of: str) -> None:
-    for one in done.skipped:
-        note(f"{of}Retry {one.job_id} is skipped: {one.message}")
+def _show_merged(done: Delivery) -> None:
+    if not (merged := done.merged):
+        return
     shown = {
-        "path": str(done.path),
-        "errors": done.errors and str(done.errors),
-        "replaced": done.replaced,
-        "retries": done.retries,
-        "skipped": [one._asdict() for one in done.skipped],
+        "path": str(merged.path),
+        "errors": merged.errors and str(merged.errors),
+        "replaced": merged.replaced,
+        "retries": merged.retries,
+        "skipped": [one._asdict() for one in merged.skipped],
     }
-    line = f"{done.path}  answers replaced: {done.replaced:,}, retries: {done.retries:,}"
-    emit(shown, *filter(None, (line, done.errors)))
+    line = f"{merged.path}  answers replaced: {merged.replaced:,}, retries: {merged.retries:,}"
+    emit(shown, *filter(None, (line, merged.errors)))

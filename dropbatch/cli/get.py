@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,6 +14,7 @@ from dropbatch.cli.context import (
     as_json,
     emit,
     flag,
+    get_option,
     gone,
     job_argument,
     jobs_argument,
@@ -36,11 +38,10 @@ from dropbatch.errors import NotFound, NothingToRetry, UsageError
 @click.option(
     "-o",
     "--output",
-    "folder",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="The folder, or that of the folders of several jobs; the job's id, or this folder, if "
-    "not given.",
+    "place",
+    metavar="PLACE",
+    help="The folder, or that of several jobs' folders (the job's id, or this one, if not given); "
+    "a file with a suffix such as .csv, for the output alone; - for standard output.",
 )
 @flag("--merged", help="Also write the output with each record's newest answer, retries included.")
 @click.option(
@@ -60,7 +61,7 @@ def get(
     context: Context,
     *,
     jobs: Sequence[str],
-    folder: Path | None,
+    place: str | None,
     merged: bool,
     kinds: Sequence[str],
     no_columns: bool,
@@ -70,32 +71,50 @@ def get(
     """Download the files of finished jobs. Resumes an interrupted download."""
     check_kinds(kinds)
     found, many = context.jobs(jobs)
-    if folder and folder.is_file():
-        raise UsageError(f"{folder} is a file. -o names a folder.")
     wanted = {"merged": merged, "exports": kinds, "columns": not no_columns, "force": force}
-    folder = folder or Path("" if many else found[0].id)
-    following = Following(folder=folder, many=many, download=wanted, whole=strict)
+    following = Following(many=many, download=wanted, whole=strict)
+    if place and _is_file(place) and not many:
+        following.file = Path(place)
+    elif place == "-":
+        raise UsageError("-o - is for the output of one job.")
+    else:
+        following.folder = Path(place or ("" if many else found[0].id))
     raise SystemExit(worst(following.collect(found), context.code))
+
+
+def _is_file(place: str) -> bool:
+    """Whether -o names a file for the output: not a folder, which ends in a slash or exists."""
+    is_folder = place.endswith("/") or Path(place).is_dir()
+    return not is_folder and (place == "-" or Path(place).suffix != "")
 
 
 @click.command()
 @jobs_argument
 @options
+@click.option("--model", multiple=True, help="Another model than the job's.")
+@get_option
 @flag("--wait", help="Wait until the new jobs are over.")
 @strict
 @as_json
 @pass_context
 def retry(
-    context: Context, *, jobs: Sequence[str], options: Sequence[str], wait: bool, strict: bool
+    context: Context,
+    /,
+    *,
+    jobs: Sequence[str],
+    wait: bool,
+    folder: Path | None,
+    strict: bool,
+    **given: Any,
 ) -> None:
     """Try jobs' failed records again, each as a new job with the same options."""
     found, many = context.jobs(jobs)
-    given = parse_options(options)
+    options = parse_options(**given)
     made: list[Job] = []
 
     def retried(job: Job) -> tuple[Job | None, list[str]]:
         try:
-            return retry_job(job, given)
+            return retry_job(job, options)
         except NothingToRetry as error:
             if not many:
                 raise
@@ -111,7 +130,8 @@ def retry(
         emit({"path": again.path, "job_id": again.id}, line)
     if many and not made and not context.code:
         raise NotFound(f"None of these {len(found):,} jobs has records to try again.")
-    code = Following(strict=strict, many=many).follow(made) if wait and made else Exit.DONE
+    following = Following(strict=strict, many=many, folder=folder)
+    code = following.follow(made) if made and (wait or folder) else Exit.DONE
     raise SystemExit(worst(code, context.code))
 
 

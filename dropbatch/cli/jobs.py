@@ -28,7 +28,7 @@ from dropbatch.cli.follow import Following, incomplete_in
 from dropbatch.client.download import blocks_of
 from dropbatch.client.find import history, newest, wait_for_job
 from dropbatch.client.job import Job
-from dropbatch.client.progress import describe, duration
+from dropbatch.client.progress import counted, describe, duration
 from dropbatch.client.records import lines_of
 from dropbatch.client.report import billed_again
 from dropbatch.core.names import FINAL_JOB_STATES, JOB_ID, JobState, job_record, job_time
@@ -135,7 +135,7 @@ def details(job: Job, status: Mapping[str, Any]) -> Iterator[str]:
     if told := incomplete_in(manifest or status):
         yield f"answers  {told}"
     if manifest and (first := _first_failure(job, manifest)):
-        yield f"failed   {manifest['counts']['failed']:,} records; the first: {first}"
+        yield f"failed   {counted(manifest['counts']['failed'], 'record')}; the first: {first}"
     yield f"results  s3://{job.stack.bucket}/{job.folder}"
 
 

@@ -9,7 +9,7 @@ from io import TextIOWrapper
 import click
 
 from dropbatch.cli import get, jobs, operate, put
-from dropbatch.cli.context import Exit, exit_of, note, said, stack_options
+from dropbatch.cli.context import Context, Exit, exit_of, note, said, stack_options
 from dropbatch.client import aws
 from dropbatch.errors import Error
 
@@ -26,6 +26,27 @@ class Verbs(click.Group):
     def list_commands(self, _context: click.Context) -> list[str]:
         """Their names."""
         return list(self.commands)
+
+    def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write them in two sections."""
+        for title, verbs in (("Commands", USERS), ("For operators", OPERATORS)):
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(verb.name or "", verb.get_short_help_str(66)) for verb in verbs]
+                )
+
+    def invoke(self, context: click.Context) -> object:
+        """Run a verb; what it raises becomes a message and an exit code."""
+        context.ensure_object(Context)
+        try:
+            with aws.explained():
+                return super().invoke(context)
+        except Error as error:
+            note(said(error))
+            raise SystemExit(exit_of(error)) from error
+        except KeyboardInterrupt as interrupt:
+            note(str(interrupt) or "\nInterrupted.")
+            raise SystemExit(Exit.INTERRUPTED) from interrupt
 
     def resolve_command(
         self, context: click.Context, args: list[str]
@@ -49,23 +70,12 @@ def cli() -> None:
     """
 
 
-for verb in (
-    put.put,
-    jobs.wait,
-    get.get,
-    get.retry,
-    jobs.status,
-    jobs.ls,
-    get.report,
-    put.validate,
-    jobs.cancel,
-    jobs.pause,
-    jobs.resume,
-    operate.models,
-    operate.serve,
-    operate.doctor,
-    operate.redrive,
-):
+USERS = (
+    *(put.put, jobs.wait, get.get, get.retry, jobs.status, jobs.ls, get.report, put.validate),
+    *(jobs.cancel, jobs.pause, jobs.resume, operate.models, operate.serve),
+)
+OPERATORS = (operate.doctor, operate.redrive)
+for verb in (*USERS, *OPERATORS):
     cli.add_command(stack_options(verb))
 
 
@@ -78,20 +88,16 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with aws.explained():
-            sys.exit(cli.main(prog_name="dropbatch", standalone_mode=False))
+        sys.exit(cli.main(prog_name="dropbatch", standalone_mode=False))
     except click.ClickException as error:
         error.show()
         sys.exit(Exit.USAGE)
-    except Error as error:
-        note(said(error))
-        sys.exit(exit_of(error))
     except BrokenPipeError:  # The reader, such as `head`, has what it wants.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest.
         sys.exit(Exit.JOB_FAILED)
     except OSError as error:
         note(str(error))
         sys.exit(Exit.JOB_FAILED)
-    except (click.Abort, KeyboardInterrupt) as interrupt:
-        note(str(interrupt.__cause__ or "") or "\nInterrupted.")
+    except click.Abort:  # At a question.
+        note("\nInterrupted.")
         sys.exit(Exit.INTERRUPTED)

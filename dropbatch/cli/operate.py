@@ -13,9 +13,10 @@ from typing import Any, Literal, NamedTuple
 
 import click
 
-from dropbatch.cli.context import Context, Exit, as_json, emit, flag, gone, pass_context
+from dropbatch.cli.context import Context, Exit, as_json, emit, flag, gone, is_json, pass_context
 from dropbatch.client import aws, events
 from dropbatch.client.find import history
+from dropbatch.client.progress import counted
 from dropbatch.client.stack import Stack
 from dropbatch.core.models import Catalog, Model, catalog, is_model
 from dropbatch.core.names import CONTROL_PK, FINAL_JOB_STATES, STACK_CONTROL
@@ -33,10 +34,16 @@ def models(*, all_: bool) -> None:
     """List models: task, prices per million tokens, tokens of the context window."""
     known = catalog()
     days = (datetime.now(UTC).date() - date.fromisoformat(known.read_on)).days
-    click.echo(f"Facts of {known.read_on}, {days:,} days old", err=True)
+    click.echo(f"Facts of {known.read_on}, {counted(days, 'day')} old", err=True)
+    if not is_json():
+        click.echo(HEADER)
     for model in sorted((known.find(one.id) for one in known.models), key=lambda one: one.id):
         if all_ or model.batch:
             emit(_shown(model, known), _line(model))
+
+
+ROW = "{:<46}  {:<14}  {:>9}  {:>9}  {:<10}  {:>9}"
+HEADER = ROW.format("model", "task", "$/M in", "$/M out", "priced at", "context")
 
 
 def _shown(model: Model, known: Catalog) -> dict[str, Any]:
@@ -58,12 +65,11 @@ def _shown(model: Model, known: Catalog) -> dict[str, Any]:
 
 
 def _line(model: Model) -> str:
-    prices = f"{_price(model.input_price):>9} in  {_price(model.output_price):>9} out"
-    context = f"{model.context:>9,} tokens" if model.context else ""
+    prices = _price(model.input_price), _price(model.output_price), model.priced_at
+    context = f"{model.context:,}" if model.context else ""
     ends = f"  until {model.deprecated_at}" if model.deprecated_at else ""
-    notes = f"{'' if model.batch else '  no batches'}{ends}"
-    known = f"{model.id:<46}  {model.task or 'unknown':<14}  {prices}  {model.priced_at:10}"
-    return f"{known}  {context:16}{notes}".rstrip()
+    row = ROW.format(model.id, model.task or "unknown", *prices, context)
+    return f"{row}{'' if model.batch else '  no batches'}{ends}".rstrip()
 
 
 def _number(dollars: Decimal | None) -> str | None:
@@ -141,8 +147,15 @@ class Redriven(NamedTuple):
 def redrive(context: Context) -> None:
     """Send messages of the dead-letter queues back to their queues."""
     for queue, done in redrive_queues(context.stack).items():
-        ticks = f", {done.ticks:,} ticks deleted: later ones did their work" if done.ticks else ""
-        emit({"queue": queue, **done._asdict()}, f"{queue:<8}{done.moved:>6,} messages{ticks}")
+        ticks = (
+            f", {counted(done.ticks, 'tick')} deleted: later ones did their work"
+            if done.ticks
+            else ""
+        )
+        emit(
+            {"queue": queue, **done._asdict()},
+            f"{queue:<8}{counted(done.moved, 'message'):>15}{ticks}",
+        )
 
 
 def redrive_queues(stack: Stack) -> dict[str, Redriven]:
@@ -316,9 +329,9 @@ def _pauses(stack: Stack) -> Told:
     reasons, unfinished = _waiting(stack)
     for code, (count, message) in sorted(reasons.items()):
         level: Level = "note" if code == "paused" else "bad"
-        yield level, f"{count:,} jobs are waiting: {code}: {message}"
+        yield level, f"{counted(count, 'job')} waiting: {code}: {message}"
     if not reasons and word != "pause":
-        yield "ok", f"no pause; {unfinished:,} unfinished jobs of the last 7 days"
+        yield "ok", f"no pause; {counted(unfinished, 'unfinished job')} of the last 7 days"
 
 
 def _waiting(stack: Stack) -> tuple[dict[str, tuple[int, str]], int]:
@@ -348,8 +361,9 @@ def _dead_letters(stack: Stack) -> Told:
             continue
         group = log_group(stack, "PollFunctionName" if queue == "Poll" else "SubmitFunctionName")
         message = (
-            f"{queue}: {count:,} messages failed five times. `aws logs tail {group} --since 1d` "
-            "shows why; when fixed, `dropbatch redrive` sends them again."
+            f"{queue}: {counted(count, 'message')} failed five times. "
+            f"`aws logs tail {group} --since 1d` shows why; when fixed, "
+            "`dropbatch redrive` sends them again."
         )
         yield "bad", message
 

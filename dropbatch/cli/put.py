@@ -22,6 +22,7 @@ from dropbatch.cli.context import (
     emit,
     exit_of,
     flag,
+    get_option,
     gone,
     note,
     options,
@@ -35,6 +36,7 @@ from dropbatch.cli.context import (
 from dropbatch.cli.files import MAX_NAMES, Planned, begin, path_in, plan, resumes_since, some
 from dropbatch.cli.follow import Following
 from dropbatch.client.job import Job
+from dropbatch.client.progress import counted
 from dropbatch.client.stack import Stack
 from dropbatch.client.submit import Submission, find_existing, prepare
 from dropbatch.client.threads import at_once
@@ -66,19 +68,14 @@ def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+files_argument = click.argument("sources", nargs=-1, required=True, metavar="FILE...")
+
+
 @click.command()
-@click.argument(
-    "sources", nargs=-1, required=True, type=click.Path(allow_dash=True), metavar="FILE..."
-)
+@files_argument
 @upload_options
 @flag("--wait", help="Wait until the jobs are over.")
-@click.option(
-    "--get",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Wait, then download the results; of several files into folders of their names.",
-)
+@get_option
 @flag("--no-check", help="Send it even if the stack would refuse it, or each of its first records.")
 @flag("--skip-bad", help="Leave out files that the stack would refuse, and exit with 1.")
 @flag("--skip-existing", help="Leave out what the bucket holds already: path, options, content.")
@@ -126,7 +123,7 @@ def put(
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@files_argument
 @upload_options
 @flag("--offline", help="Ask no stack; the default if no stack is found.")
 @as_json
@@ -134,31 +131,35 @@ def put(
 def validate(
     context: Context,
     /,
-    file: Path,
+    sources: Sequence[str],
     *,
     name: str | None,
     offline: bool,
     **given: Any,
 ) -> None:
-    """Check a file to its end on this machine, and estimate its cost. Nothing is sent."""
-    report = _report(context, file, name, parse_options(**given), offline=offline)
-    emit(report, *validation_lines(report))
-    raise SystemExit(Exit.JOB_FAILED if report.get("error") or report.get("bad") else Exit.DONE)
+    """Check files to their ends on this machine, and estimate their cost. Nothing is sent."""
+    options, validator = parse_options(**given), _validator(context, offline=offline)
+    planned, many = plan(sources, name, lambda: context.stack)
+    code = Exit.DONE
+    for one in planned:
+        source = standard_input().buffer if one.source == "-" else one.source
+        report = validator(source, name=one.name, **options)
+        emit(report, *([f"file      {one.source}"] if many else []), *validation_lines(report))
+        if report.get("error") or report.get("bad"):
+            code = Exit.JOB_FAILED
+    raise SystemExit(code)
 
 
-def _report(
-    context: Context, file: Path, name: str | None, options: dict[str, Any], *, offline: bool
-) -> dict[str, Any]:
+def _validator(context: Context, *, offline: bool) -> Callable[..., dict[str, Any]]:
+    """What checks a file: with what the stack says of its options, if it can be asked."""
     if not offline:
         try:
-            client = context.client
+            return context.client.validate
         except Error as error:
             if context.local or context.stack_name:
                 raise
             note(f"Checked without a stack, because none was found. {said(error)}")
-        else:
-            return client.validate(file, name=name, **options)
-    return check(file, name, options)
+    return lambda source, name, **options: check(source, name, options)
 
 
 def validation_lines(report: dict[str, Any]) -> Iterator[str]:
@@ -168,16 +169,16 @@ def validation_lines(report: dict[str, Any]) -> Iterator[str]:
         return
     yield f"format    {report['format']}"
     yield f"model     {report['model'] or 'none'}"
-    yield f"records   {report['records']:,} in {report['bytes']:,} bytes"
-    yield f"batches   {report['batches']:,}, about {report['calls']:,} calls"
+    yield f"records   {report['records']:,} in {counted(report['bytes'], 'byte')}"
+    yield f"batches   {report['batches']:,}, about {counted(report['calls'], 'call')}"
     yield f"estimate  {_estimate(report['estimate'])}"
     if longest := report["longest"]:
         where = f", line {longest['line']:,}" if longest["line"] else ""
-        yield f"longest   {longest['bytes']:,} bytes{where}"
+        yield f"longest   {counted(longest['bytes'], 'byte')}{where}"
     for warning in report["warnings"]:
         yield f"warning   {warning}"
     if report["repeated"]:
-        yield f"repeated  {report['repeated']:,} references"
+        yield f"repeated  {counted(report['repeated'], 'reference')}"
     yield f"bad       {report['bad']:,}"
     for bad in report["bad_first"]:
         where = f"line {bad['line']:,}" if bad["line"] else f"record {bad['id']:,}"

@@ -111,8 +111,7 @@ class Client:
         """
         from dropbatch.client.validate import validate
 
-        stack = self.stack
-        return validate(source, name, options, read=stack.read, default_model=stack.default_model)
+        return validate(source, name, options, stack=self.stack)
 
     def job(self, name: str) -> Job:
         """The job with an id, or the newest of an upload's path, or the job of a result's key.

@@ -10,15 +10,17 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from fnmatch import translate
 from itertools import chain
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dropbatch.client import aws
 from dropbatch.client.job import Job, no_job
+from dropbatch.client.sources import names_table, upload_name
 from dropbatch.client.stack import Stack, pages_of
 from dropbatch.client.upload import uploaded_as
 from dropbatch.client.wait import MIN_READ_SECONDS, end_of
 from dropbatch.core import names
-from dropbatch.errors import Error, NotFound, TimedOut, UsageError
+from dropbatch.errors import Error, NoJob, NotFound, TimedOut, UsageError
 
 MAX_PARALLEL_READS = 16
 NAMED_SECONDS = 60.0
@@ -44,15 +46,34 @@ def find_job(stack: Stack, name: str) -> Job:
         may_come = soon if _may_come(path) else ""
         raise NotFound(f"There is no job {name} in {stack.bucket}.{may_come}")
     path = path.removeprefix(names.INBOX).rstrip("/")
-    newest = next(reversed(job_ids(stack, path)), "") if path else ""
-    upload = _uploaded(stack, path) if path else None
+    tries = [path] if path else []
+    tries += [str(PurePosixPath(path).with_suffix(".csv"))] if names_table(path) else []
+    if Path(name).is_file():  # As it was put, perhaps from another folder.
+        tries.append(upload_name(Path(name)))
+    found = (_newest(stack, one) for one in tries)
+    if job := next(filter(None, found), None) or _by_short_id(stack, name):
+        return job
+    raise NoJob(f"No upload {name!r} has a job in {stack.bucket}.")
+
+
+def _newest(stack: Stack, path: str) -> Job | None:
+    """The job of the newest version of an upload, created already or not."""
+    newest = next(reversed(job_ids(stack, path)), "")
+    upload = _uploaded(stack, path)
     if upload and upload.id[:_TIME] >= newest[:_TIME] and upload.id != newest:
         return upload.resolved()
-    if not newest:
-        raise NotFound(
-            f"No upload {name!r} has a job in {stack.bucket}. `client.jobs()` lists jobs."
-        )
-    return Job.at(stack, path, newest)
+    return Job.at(stack, path, newest) if newest else None
+
+
+def _by_short_id(stack: Stack, name: str) -> Job | None:
+    """The job whose id ends so, as a narrow terminal shows it."""
+    if not _SHORT_ID.fullmatch(name):
+        return None
+    keys = (one["Key"] for page in pages_of(stack, names.JOB_RECORDS) for one in page)
+    found = [key for key in keys if key.endswith(f"-{name}.json")]
+    if len(found) > 1:
+        raise UsageError(f"The ids of {len(found):,} jobs end in {name}. Write the whole id.")
+    return Job.recorded(stack, found[0].rpartition("/")[2].removesuffix(".json")) if found else None
 
 
 def wait_for_job(stack: Stack, name: str, timeout: float | None = None) -> Job:
@@ -76,6 +97,7 @@ def _may_come(name: str) -> bool:
 
 
 _ANY_ID = re.compile(rf"(?<![0-9A-Za-z]){names.JOB_ID.pattern}(?![0-9A-Za-z])")
+_SHORT_ID = re.compile("[0-9a-f]{8}")
 _TIME = len("20261121T093000Z")
 
 

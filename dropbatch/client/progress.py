@@ -19,7 +19,7 @@ from importlib import import_module
 from itertools import chain
 from typing import Any, NamedTuple, TextIO
 
-from dropbatch.core.names import FINAL_JOB_STATES
+from dropbatch.core.names import FINAL_JOB_STATES, JOB_ID
 
 PLAIN_EVERY_SECONDS = 30.0
 """Seconds between two plain lines of a job if only its counts changed."""
@@ -28,6 +28,8 @@ MIN_RATE_SECONDS = 3.0
 MAX_LINES = 4
 """Lines of what a job waits for."""
 GAP = "  "
+SHORT_ID = 8
+"""Letters at the end of a job's id that name it where a line is narrow."""
 BAR_WIDTH = 16
 NOTEBOOK_SIZE = (100, 30)
 """Columns and lines in a notebook's cell."""
@@ -138,12 +140,20 @@ def describe(
     now: float = 0.0,
     first: Watched | None = None,
 ) -> list[str]:
-    """Describe a job in a line, and what it waits for below it.
+    """Describe a job in a line, and what it waits for below it. A narrow one has no bar.
 
     `width`: columns at which lines wrap; `first`: when it was first shown, from which the rate is.
     """
     state = printable(str(status.get("state", "?")))
-    parts = [printable(name), f"{state:<11}", *_bar(status), *_records(status)]
+    short = name[-SHORT_ID:] if JOB_ID.fullmatch(name) else printable(name)
+    bar, records = _bar(status), _records(status)
+    heads = (
+        [printable(name), f"{state:<11}", *bar, *records],
+        [short, f"{state:<11}", *bar, *records],
+        [short, state, *records],
+    )
+    fitting = (head for head in heads if width is None or columns_of(GAP.join(head)) <= width)
+    parts = next(fitting, heads[-1])
     if elapsed is not None:
         parts.append(duration(elapsed))
     if first is not None and status.get("state") not in FINAL_JOB_STATES:
@@ -192,15 +202,16 @@ def _done(status: Mapping[str, Any]) -> int:
 def _records(status: Mapping[str, Any]) -> list[str]:
     counts = status.get("counts") or {}
     total, failed = counts.get("total"), counts.get("failed")
-    of = "" if total is None else f" of {total:,}"
+    of = "" if total is None else f"{_done(status):,} of "
+    records = counted(_done(status) if total is None else total, "record")
     cut_off = status.get("incomplete")
     parts = [f"{failed:,} failed" if failed else "", f"{cut_off:,} cut off" if cut_off else ""]
-    return [f"{_done(status):,}{of} records", *filter(None, parts)]
+    return [of + records, *filter(None, parts)]
 
 
 def _pending(status: Mapping[str, Any]) -> list[str]:
     pending = (status.get("pending") or {}).get("batches")
-    return [f"{pending:,} {'batch' if pending == 1 else 'batches'} pending"] if pending else []
+    return [f"{counted(pending, 'batch', 'es')} pending"] if pending else []
 
 
 def _reading(status: Mapping[str, Any]) -> list[str]:
@@ -219,6 +230,11 @@ def _speed(status: Mapping[str, Any], now: float, first: Watched) -> list[str]:
         return [rate]
     left = seconds * (1 - fraction) / (fraction - first.fraction)
     return [f"about {duration(left)} left", rate]
+
+
+def counted(number: int, thing: str, ending: str = "s") -> str:
+    """So many things: `1 record`, `2,000 records`."""
+    return f"{number:,} {thing}{'' if number == 1 else ending}"
 
 
 def duration(seconds: float) -> str:

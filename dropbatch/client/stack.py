@@ -145,10 +145,14 @@ def _describe(client: Any, name: str) -> dict[str, Any]:
     return described
 
 
-def _local_client() -> tuple[aws.Clients, str]:
+def local_file() -> Path:
+    """The file that describes the local stack, if one is running."""
     path = Path(os.environ.get(ENVIRONMENT, LOCAL_FILE))
-    if path.is_dir():
-        path /= LOCAL_FILE
+    return path / LOCAL_FILE if path.is_dir() else path
+
+
+def _local_client() -> tuple[aws.Clients, str]:
+    path = local_file()
     try:
         described = json.loads(path.read_text())
         place = described["endpoint_url"], described["region"]

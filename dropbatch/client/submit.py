@@ -165,7 +165,7 @@ class Submission:
     def open(self) -> Source:
         """The source, opened."""
         if self._opened is None:
-            self._opened = _open(self.stack, self.source, self.template)
+            self._opened = open_any(self.stack, self.source, self.template)
         return self._opened
 
     def close(self) -> None:
@@ -215,7 +215,7 @@ def prepare(
     """Open a source; nothing is sent."""
     given = {one: value for one, value in options.items() if value is not None}
     template = next((given[one] for one in given if option_name(one) == "template"), None)
-    opened = _open(stack, source, template)
+    opened = open_any(stack, source, template)
     try:
         path = path_in_place(stack, str(source)) if opened.stored else None
         own = metadata_of({**opened.options, **given})
@@ -240,7 +240,8 @@ def prepare(
         raise
 
 
-def _open(stack: Stack, source: object, template: object) -> Source:
+def open_any(stack: Stack, source: object, template: object) -> Source:
+    """Open a source, also an object that is named `s3://bucket/key`."""
     if isinstance(source, str) and is_stored(source):
         return open_stored(stack, source, template if isinstance(template, str) else "")
     return open_source(source, template)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
@@ -14,6 +14,8 @@ import msgspec
 
 from dropbatch.client.check import Long, batches_of, plan_with, resolved_options
 from dropbatch.client.sources import open_source
+from dropbatch.client.stack import Stack
+from dropbatch.client.submit import open_any
 from dropbatch.client.upload import upload_key
 from dropbatch.core import names
 from dropbatch.core.models import Model, model_advice, unknown_model
@@ -75,23 +77,23 @@ def validate(
     name: str | None,
     options: Mapping[str, object],
     *,
-    read: Callable[[str], bytes | None] = lambda _: None,
-    default_model: str | None = None,
+    stack: Stack | None = None,
 ) -> dict[str, Any]:
     """Check a whole file, given as to `Client.submit`; return what the stack would find in it.
 
-    `read` returns an object of the stack's bucket, or None: `_options.json`.
+    The stack has the default model, `_options.json`, and objects that are named `s3://bucket/key`.
     """
-    opened = open_source(source, options.get("template"))
+    template = options.get("template")
+    opened = open_any(stack, source, template) if stack else open_source(source, template)
     with opened.stream as stream, tempfile.TemporaryFile() as copy:
         key = upload_key(name, opened.name)
         given = {one: value for one, value in options.items() if value is not None}
         if not stream.seekable():
             shutil.copyfileobj(stream, copy)
-        found = map(read, options_keys(key, names.INBOX))
+        found = map(stack.read, options_keys(key, names.INBOX)) if stack else ()
         nearest = next((one for one in found if one is not None), None)
-        metadata = metadata_of({**opened.options, **given})
-        limits = StackLimits(default_model=default_model or "")
+        metadata = {**opened.metadata, **metadata_of({**opened.options, **given})}
+        limits = StackLimits(default_model=(stack and stack.default_model) or "")
         return check_file(stream if stream.seekable() else copy, key, metadata, nearest, limits)
 
 

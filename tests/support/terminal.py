@@ -77,6 +77,7 @@ def _known(home: Path | str) -> dict[str, str]:
         "HOME": str(home),
         "PYTHONPATH": str(ROOT),
         "AWS_EC2_METADATA_DISABLED": "true",
+        "DROPBATCH_LOCAL": "/nowhere",
     }
 
 

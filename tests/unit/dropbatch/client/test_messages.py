@@ -20,8 +20,8 @@ IN_COMMANDS = ("cli/", "client/events.py", "serve/app.py")
     ("error", "says"),
     [
         (NoStack("There is no stack."), "There is no stack. (--stack or DROPBATCH_STACK names it)"),
-        (NotOver("It is not over."), "It is not over. (`dropbatch wait` waits)"),
-        (Taken("x exists."), "x exists. (-o names a folder, --force replaces what is there)"),
+        (NotOver("It is not over."), "It is not over. (`dropbatch wait JOB` waits)"),
+        (Taken("x exists."), "x exists. (-o names another place, --force replaces what is there)"),
         (NotFound("There is none."), "There is none."),
     ],
 )
