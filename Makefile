@@ -18,10 +18,11 @@ help: ## list the targets
 demo: .venv/.stamp $(LOCAL) ## one job on this machine: a file in, every answer out (TRANSPORT=worker)
 	$(DEV) -m local.demo
 
-try: .venv/.stamp $(LOCAL) ## FILE=… MODEL=…: one job on this machine against the real API; the token stays in memory
-	$(DEV) -m local.try_api "$(FILE)" "$(MODEL)"
+# TEMPLATE is quoted for the shell: make would pass its quotes on.
+try: .venv/.stamp $(LOCAL) ## FILE=… MODEL=… TEMPLATE=…: one job on this machine against the real API; the token stays in memory
+	$(DEV) -m local.try_api "$(FILE)" "$(MODEL)" '$(subst ','\'',$(TEMPLATE))'
 
-up: .venv/.stamp $(LOCAL) ## start the stack on a local AWS and leave it running (.local/stack.json describes it)
+up: .venv/bin/dropbatch $(LOCAL) ## start the stack on a local AWS and leave it running (.local/stack.json describes it)
 	$(DEV) -m local.aws up
 
 down: .venv/.stamp ## stop what `make up` started
@@ -107,6 +108,11 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 	@.venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r .venv/uv.txt || true
 	@$(call install,.venv,$<)
 	@touch $@
+
+# The clone's own: nothing of the project is installed in .venv.
+.venv/bin/dropbatch: .venv/.stamp
+	@printf '#!/bin/sh\nPYTHONPATH="%s" exec "%s/.venv/bin/python" -m dropbatch "$$@"\n' "$(CURDIR)" "$(CURDIR)" > $@
+	@chmod +x $@
 
 .local/aws/.stamp: requirements/local.txt .venv/.stamp
 	@echo "Installing the local AWS and the AWS CLI (.local/aws) ..."

@@ -53,6 +53,8 @@ BUILD = TOOLS / "build"
 
 REGION = "us-east-1"
 STACK_NAME = "dropbatch"
+EXAMPLE = "--model @cf/meta/llama-3.3-70b-instruct-fp8-fast --template 'In Spanish: {text}'"
+"""Options for examples/reviews.csv, as README writes them."""
 DEFAULT_PORT = 4570
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test",
@@ -397,13 +399,13 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     file = MAIN.stack_file.relative_to(ROOT)
-    print(f"""The stack is up; {file} describes it. To use it as you would AWS:
+    print(f"""The stack is up; {file} describes it. Three commands to begin with:
+  .venv/bin/dropbatch --local put examples/reviews.csv --get out {EXAMPLE}
+  cat out/output.csv
+  .venv/bin/dropbatch --local serve    # OpenAI's Batch API: OPENAI_BASE_URL=http://127.0.0.1:8000/v1
+To use it as you would AWS:
   export AWS_ENDPOINT_URL={stack["endpoint_url"]} AWS_DEFAULT_REGION={stack["region"]}
-  export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test
-  aws s3 cp requests.jsonl s3://{stack["bucket"]}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl
-To use it as OpenAI's Batch API:
-  .venv/bin/python -m dropbatch --local serve &
-  export OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=none
+  export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test BUCKET={stack["bucket"]}
 Logs are in {MAIN.logs.relative_to(ROOT)}/; `make down` stops it.""")
     return 0
 

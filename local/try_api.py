@@ -1,4 +1,4 @@
-"""`make try FILE=… MODEL=…`.
+"""`make try FILE=… MODEL=… TEMPLATE=…`.
 
 The local stack against the real API, for those with a token and no AWS account.
 
@@ -33,8 +33,10 @@ TOKEN = "CLOUDFLARE_API_TOKEN"  # noqa: S105 - the variable's name
 ACCOUNT = "CLOUDFLARE_ACCOUNT_ID"
 
 
-def run(file: Path, model: str, environment: Mapping[str, str]) -> int:
+def run(file: Path, given: Mapping[str, str], environment: Mapping[str, str]) -> int:
     """Start the stack, run one job and download its results; return the command line's exit code.
+
+    `given`: options of `put`, by name.
 
     Raises:
         Error: the token or the account is not accepted.
@@ -59,7 +61,7 @@ def run(file: Path, model: str, environment: Mapping[str, str]) -> int:
     command = [sys.executable, "-m", "dropbatch", "--local", "put", str(file), "--get", str(folder)]
     names = {name: value for name, value in environment.items() if name != TOKEN}
     done = subprocess.run(
-        [*command, *(["--model", model] if model else [])],
+        [*command, *(f"--{name}={value}" for name, value in given.items() if value)],
         env=names | {"DROPBATCH_LOCAL": str(HOME.stack_file), "PYTHONPATH": str(aws.ROOT)},
         check=False,
     )
@@ -71,12 +73,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make try", description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("model", nargs="?", default="")
+    parser.add_argument("template", nargs="?", default="")
     options = parser.parse_args()
     if not options.file.is_file():
-        parser.error(f"{options.file} is not a file; write make try FILE=… MODEL=…")
+        how = "make try FILE=… MODEL=…, of a table also TEMPLATE='… {column} …'"
+        parser.error(f"{options.file} is not a file; write {how}")
+    given = {"model": options.model, "template": options.template}
     with stopped_at_end(lambda: aws.down(HOME)):
         try:
-            return run(options.file, options.model, os.environ)
+            return run(options.file, given, os.environ)
         except (Error, aws.LocalAwsError) as error:
             print(error, file=sys.stderr)
             return 1

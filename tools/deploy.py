@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -91,7 +92,7 @@ def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
     Raises:
         DeployError: an answer is missing or wrong, or the user declined.
     """
-    chosen = answers.ask(given, file.settings)
+    chosen = _with_good_token(answers.ask(given, file.settings))
     _check_rate(chosen.parameters)
     limit = _limit(file.settings, chosen.parameters)
     print(plan.describe(chosen, file.settings, limit), flush=True)
@@ -100,6 +101,27 @@ def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
     chosen.parameters.update(_worker_url(chosen.parameters, file.settings))
     answers.save(file, chosen.parameters)
     return chosen
+
+
+def _with_good_token(chosen: answers.Answers) -> answers.Answers:
+    """The answers with a token that Cloudflare takes, as far as it can be asked now.
+
+    Raises:
+        DeployError: it refuses the token, and nobody can be asked for another.
+    """
+    if not chosen.token:
+        return chosen
+    base_url = chosen.parameters.get("WorkersAiBaseUrl") or DEFAULT_BASE_URL
+    try:
+        wrong = check_token(Api(base_url, chosen.parameters["CloudflareAccountId"], chosen.token))
+    except Error:  # It is asked again when the stack is up.
+        return chosen
+    if not wrong:
+        return chosen
+    if not sys.stdin.isatty():
+        raise DeployError(f"{wrong} Nothing was created and nothing is billed.")
+    print(wrong, file=sys.stderr)
+    return _with_good_token(replace(chosen, token=answers.ask_token({})))
 
 
 def _recreate(saved: dict[str, Any], stack: Stack) -> None:

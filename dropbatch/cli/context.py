@@ -22,7 +22,7 @@ import click
 from dropbatch.client.client import Client
 from dropbatch.client.find import is_many, newest_jobs, time_of
 from dropbatch.client.job import Job
-from dropbatch.client.progress import printable, shortened
+from dropbatch.client.progress import GAP, SHORT_ID, columns_of, printable, shortened
 from dropbatch.client.stack import DEFAULT_NAME, Stack, local_file
 from dropbatch.client.threads import at_once
 from dropbatch.core.names import JOB_ID
@@ -123,6 +123,14 @@ def emit(value: object, *lines: object) -> None:
         return
     for line in lines:
         click.echo(_to_type(str(line)))
+
+
+def row_of(job_id: str, *cells: str) -> str:
+    """A row of a table; where it does not fit the terminal, with a short id and less space."""
+    row = GAP.join([f"{job_id:<25}", *cells]).rstrip()
+    if not sys.stdout.isatty() or columns_of(row) <= shutil.get_terminal_size().columns:
+        return row
+    return GAP.join([job_id[-SHORT_ID:], *filter(None, map(str.strip, cells))])
 
 
 def note(message: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dropbatch.cli.context import Exit, bar_of, emit, exit_of, is_json, note, said, worst
+from dropbatch.cli.context import Exit, bar_of, emit, exit_of, is_json, note, row_of, said, worst
 from dropbatch.cli.files import path_in
 from dropbatch.client.download import MANIFEST, read_manifest, remove_unchanged, writing
 from dropbatch.client.export import Delivery, deliver
@@ -218,8 +218,8 @@ def _row(job: Job, found: dict[str, Any] | Error, done: object) -> str:
         if error := found["error"]:
             says = f"{error['code']}: {error['message']}"
     failed = f"{counts['failed']:,} failed" if counts.get("failed") else ""
-    numbers = f"{counts.get('total') or 0:>9,}  {failed:>14}  {cost:>12}"
-    return f"{job.id:<25}  {state:<9}  {numbers}  {job.path}  {says}".rstrip()
+    numbers = f"{counts.get('total') or 0:>9,}", f"{failed:>14}", f"{cost:>12}"
+    return row_of(job.id, f"{state:<9}", *numbers, job.path, says)
 
 
 def _cost(manifest: dict[str, Any]) -> str:

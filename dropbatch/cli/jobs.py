@@ -21,6 +21,7 @@ from dropbatch.cli.context import (
     parse_seconds,
     parse_since,
     pass_context,
+    row_of,
     strict,
     worst,
 )
@@ -103,8 +104,8 @@ def _row(job: Job, status: Mapping[str, Any]) -> str:
     records = f"{done:,}" if total is None or total == done else f"{done:,}/{total:,}"
     failed = f"{counts['failed']:,} failed" if counts.get("failed") else ""
     waiting = (status.get("waiting_for") or {}).get("code", "")
-    known = f"{job.id:<25}  {status['state']:<11}  {duration(_age(job)):>10}"
-    return f"{known}  {records:>15}  {failed:>12}  {job.path}  {waiting}".rstrip()
+    numbers = f"{duration(_age(job)):>10}", f"{records:>15}", f"{failed:>12}"
+    return row_of(job.id, f"{status['state']:<11}", *numbers, job.path, waiting)
 
 
 def _age(job: Job) -> float:

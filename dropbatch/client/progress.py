@@ -147,6 +147,7 @@ def describe(
     state = printable(str(status.get("state", "?")))
     short = name[-SHORT_ID:] if JOB_ID.fullmatch(name) else printable(name)
     bar, records = _bar(status), _records(status)
+    records += [] if elapsed is None else [duration(elapsed)]
     heads = (
         [printable(name), f"{state:<11}", *bar, *records],
         [short, f"{state:<11}", *bar, *records],
@@ -154,8 +155,6 @@ def describe(
     )
     fitting = (head for head in heads if width is None or columns_of(GAP.join(head)) <= width)
     parts = next(fitting, heads[-1])
-    if elapsed is not None:
-        parts.append(duration(elapsed))
     if first is not None and status.get("state") not in FINAL_JOB_STATES:
         parts += _speed(status, now, first)
     parts += [*_reading(status), *_pending(status)]
