@@ -21,6 +21,7 @@ from dropbatch.core.formats.base import (
 )
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.models import model_id
+from dropbatch.core.read.form import end_of_value
 
 LOOKED_AT_LINES = 100
 """First lines of which at least one must be JSON, unless the file is one of the other formats."""
@@ -35,6 +36,11 @@ _NONE = (
     "None of the first lines is JSON. Upload JSON Lines, one request object per line, as `jq -c` "
     "writes them; a table under a name that ends in .csv or .tsv; one text per line under a name "
     "that ends in .txt; or set the option format."
+)
+_NO_LINES = (
+    "The upload begins with JSON, but not one object a line: objects follow each other without "
+    "line ends, as Firehose writes them, or one has several lines. `jq -c . FILE` writes one a "
+    "line; Firehose does, if a new line is set as its delimiter."
 )
 _OUTPUT = (
     "{place} is a batch's result, not a request. Upload the file of requests; to try the failed "
@@ -131,11 +137,22 @@ def detect_format(key: str, head: Head) -> str:
         return first
     if by_extension and kinds <= _NO_OBJECT:
         return by_extension
-    if kinds == {"broken"} and is_lines:
+    if is_lines and kinds <= {"broken"} and _has_no_lines(head.text):
+        raise UploadRefused("unknown_format", _NO_LINES)
+    if is_lines and kinds == {"broken"}:
         raise UploadRefused("unknown_format", _NONE)
     if kinds - {"broken"} == {"bare"}:
         raise UploadRefused("unknown_format", _BARE)
     return "native"
+
+
+def _has_no_lines(head: bytes) -> bool:
+    """Whether a text begins with an object that does not end where its line does."""
+    text = head.removeprefix(BOM).lstrip()
+    end = end_of_value(text, 0) if text.startswith(b"{") else None
+    if end is None or not is_json(text[:end]):
+        return False
+    return b"\n" in text[:end] or text[end:].lstrip(b" \t").startswith(b"{")
 
 
 def check_named(name: str, head: Head) -> None:

@@ -40,7 +40,7 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
         b"PK\x03\x04",
         "a zip archive; unzip it and upload the file inside, or compress that with gzip or zstd",
     ),
-    (b"\xd0\xcf\x11\xe0", "an Excel workbook; save the sheet as CSV (UTF-8)"),
+    (b"\xd0\xcf\x11\xe0", "a spreadsheet; save the sheet as CSV (UTF-8)"),
     (b"SQLite format 3\x00", "an SQLite database; export the table as CSV or JSON Lines"),
     (
         b"7z\xbc\xaf",
@@ -69,7 +69,8 @@ _TAR_MAGIC = 257
 """Where a tar archive says what it is."""
 _SHEETS = (
     b"[Content_Types].xml",
-    b"xl/workbook",
+    b"xl/",
+    b"docProps/",
     b"mimetypeapplication/vnd.oasis.opendocument.spreadsheet",
 )
 SIGNATURE_BYTES = 4 << 10
@@ -88,7 +89,7 @@ def reject_foreign_format(head: bytes) -> None:
     """Refuse a file that certainly is not text in one of our formats, with the fix."""
     if head.startswith(b"PK\x03\x04") and any(name in head for name in _SHEETS):
         raise UploadRefused(
-            "unknown_format", "The upload is an Excel workbook; save the sheet as CSV (UTF-8)."
+            "unknown_format", "The upload is a spreadsheet; save the sheet as CSV (UTF-8)."
         )
     if head[_TAR_MAGIC : _TAR_MAGIC + 5] == b"ustar":
         raise UploadRefused(

@@ -1,5 +1,6 @@
 """The files in examples/: each is dropped as it is, and every record of it is answered."""
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -14,6 +15,8 @@ ROW = re.compile(r"^\| \[([^]]+)\]\(\1\) \| `(@[^`]+)` \|", re.MULTILINE)
 
 def requests_of(path):
     text = path.read_text("utf-8")
+    if path.suffix == ".csv":
+        return [{"prompt": row["text"]} for row in csv.DictReader(text.splitlines(keepends=True))]
     return (
         json.loads(text)["requests"]
         if path.suffix == ".json"
@@ -25,7 +28,7 @@ FILES = dict(ROW.findall((EXAMPLES / "README.md").read_text("utf-8")))
 
 
 def test_every_example_is_in_table():
-    files = [path.name for path in EXAMPLES.iterdir() if path.suffix in {".jsonl", ".json"}]
+    files = [path.name for path in EXAMPLES.iterdir() if path.suffix in {".jsonl", ".json", ".csv"}]
     assert set(FILES) == {name for name in files if not name.endswith(".asl.json")}
 
 

@@ -87,7 +87,7 @@ def test_wait_rewrites_line_until_ctrl_c(command, monkeypatch):
     code, shown = on_terminal(monkeypatch, "wait", "july.jsonl", ctrl_c_after=b"\x1b[1F")
 
     assert code == 130
-    assert "0 of 1 records" in shown
+    assert "0 of 1 record" in shown
     (job,) = set(JOB_ID.findall(shown))
     assert (
         f"Job {job} continues. `dropbatch wait {job}` waits for it, `dropbatch cancel {job}`"

@@ -164,7 +164,7 @@ def test_exports_have_merged_answers(command, client, api, tmp_path):
     done = command.run("get", job.id, "-o", tmp_path, "--merged", *kinds)
 
     assert done.code == 0, done.err
-    assert "1 failed records are left out of output.vectorize.ndjson" in done.err
+    assert "1 failed record left out of output.vectorize.ndjson" in done.err
     table = job.to_arrow(merged=True)
     assert [one.success for one in job.results()] == [True, False, False]
     assert (

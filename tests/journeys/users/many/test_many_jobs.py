@@ -283,7 +283,7 @@ def test_status_says_what_and_why(few):
         "results",
     ]
     assert "model    @cf/meta/m2m100-1.2b, format native" in lines
-    assert lines[5].startswith("failed   1 records; the first: line 2: rejected: ")
+    assert lines[5].startswith("failed   1 record; the first: line 2: rejected: ")
 
     few.world.upload("no-model.jsonl", GOOD)
     few.settle()

@@ -96,7 +96,6 @@ ODD = {
     "get a.jsonl -o b.jsonl/x": 2,
     "report a.jsonl -o .": 2,
     "report a.jsonl -o b.jsonl/x": 2,
-    "validate .": 2,
     "status \udcff": 5,
 }
 

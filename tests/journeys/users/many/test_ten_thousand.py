@@ -33,6 +33,7 @@ def put_jobs(s3, count):
             "format": "native",
             "error": None,
             "counts": COUNTS,
+            "read_to_end": True,
             "cost": {"amount": "0.00001", "estimated": False},
             "source": {"bucket": BUCKET, "key": names.INBOX + path, "version": "v"},
             "files": [
@@ -47,6 +48,7 @@ def put_jobs(s3, count):
         status = {
             "state": "completed",
             "counts": COUNTS,
+            "read_to_end": True,
             "fraction_done": 1.0,
             "updated_at": "2026-11-21T10:00:00Z",
         }

@@ -140,7 +140,7 @@ def findings(services):
                 }
             ],
             "pauses",
-            "1 jobs are waiting: token_refused: Put a good one.",
+            "1 job waiting: token_refused: Put a good one.",
         ),
     ],
 )

@@ -125,6 +125,20 @@ def test_file_of_none_of_them_is_refused(head):
     assert "the option format" in error.message
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        NATIVE.strip() * 3,
+        b"\xef\xbb\xbf" + OPENAI.strip() + b" " + OPENAI,
+        b'{\n "text": "one"\n}\n{\n "text": "two"\n}\n',
+    ],
+    ids=["Firehose", "of another format", "over several lines"],
+)
+def test_objects_that_are_no_lines_are_called_so(head):
+    error = refusal(head)
+    assert (error.code, "`jq -c . FILE`" in error.message) == ("unknown_format", True)
+
+
 def test_hundred_lines_without_json_are_enough():
     assert refusal(b"prose\n" * 100 + OPENAI).code == "unknown_format"
     assert detect(b"prose\n" * 99 + OPENAI) == "openai"

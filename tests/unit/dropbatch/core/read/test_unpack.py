@@ -175,6 +175,7 @@ def _zip():
     [
         (_zip(), "unzip"),
         (b"PK\x03\x04" + bytes(26) + b"xl/workbook.xml", "save the sheet as CSV"),
+        (b"PK\x03\x04" + bytes(26) + b"docProps/app.xml", "is a spreadsheet; save the sheet"),
         (b"a.jsonl".ljust(257, b"\x00") + b"ustar", "unpack it"),
         (bz2.compress(TEXT), "gzip or zstd"),
         (lzma.compress(TEXT), "gzip or zstd"),
