@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 import dropbatch.client.stack
-from dropbatch.cli.cloudflare import Api, check_token
+from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api, check_token
 from dropbatch.client import aws, events
 from dropbatch.errors import Error
 from local.template import template

@@ -139,7 +139,7 @@ def validate(
 ) -> None:
     """Check files to their ends on this machine, and estimate their cost. Nothing is sent."""
     options, validator = parse_options(**given), _validator(context, offline=offline)
-    planned, many = plan(sources, name, lambda: context.stack)
+    planned, many, _ = plan(sources, name, lambda: context.stack)
     code = Exit.DONE
     for one in planned:
         source = standard_input().buffer if one.source == "-" else one.source

@@ -71,7 +71,14 @@ class Account:
         monkeypatch.setattr(destroy, "physical_ids", lambda saved, stack, *names: {})
         monkeypatch.setattr(deploy, "_sam", self._sam)
         monkeypatch.setattr(deploy, "_limit", lambda saved, parameters: "Lambda: enough.")
+        monkeypatch.setattr(deploy, "check_token", self._check_token)
+        self.refused = ()
         self.file = tmp_path / "samconfig.local.toml"
+
+    def _check_token(self, api):
+        if "unreachable" in self.refused:
+            raise Error("Cloudflare cannot be reached.")
+        return "Not known." if api.token in self.refused else ""
 
     def _confirmed(self, question):
         self.questions.append(question)
@@ -102,6 +109,25 @@ def test_failed_stack_is_deleted_if_agreed(account, status):
     assert account.sam_calls == [("build", "arm64"), DEPLOYED]
     assert token == "the-token"
     assert "the-token" not in account.file.read_text()
+
+
+def test_refused_token_ends_deployment_before_anything_is_created(account):
+    account.refused = ("the-token",)
+
+    with pytest.raises(DeployError, match=r"Not known\. Nothing was created"):
+        deploy.deploy(GIVEN)
+
+    assert account.sam_calls == []
+
+
+def test_refused_token_is_asked_for_again_and_an_unchecked_one_is_kept(account, monkeypatch):
+    typed = ["the-token", "good"]
+    monkeypatch.setattr(deploy.sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(answers, "ask_token", lambda _: typed.pop(0))
+    given = answers.Answers({"CloudflareAccountId": ACCOUNT}, "the-token")
+    for refused, token in ((("the-token",), "good"), (("unreachable",), "the-token")):
+        account.refused = refused
+        assert deploy._with_good_token(given).token == token
 
 
 def test_nothing_is_done_without_agreement(account):
