@@ -15,10 +15,14 @@ from dropbatch.client.frames import pyarrow
 from dropbatch.client.records import (
     Record,
     ResultFiles,
-    answer_column,
+    answer_position,
     delimiter_of,
+    is_native,
+    lines_of,
     table_rows,
 )
+from dropbatch.core.formats.answers import text_value
+from dropbatch.core.formats.base import NULL, members_of
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.formats.tables import Columns, read_fields
 from dropbatch.core.read.rows import split_row
@@ -35,7 +39,7 @@ def record_batches(files: ResultFiles, *, columns: bool = False) -> Any:
     width = len((first and first.embedding) or ())  # How many numbers an embedding has.
     schema = _schema(pa, width)
     batches = (_batch(pa, chunk, schema, width) for chunk in _chunks(files.records()))
-    own = own_columns(files) if columns and FORMATS[files.format].is_table else None
+    own = own_columns(files) if columns and not is_native(files.format) else None
     if own is None:
         return pa.RecordBatchReader.from_batches(schema, batches)
     return _beside(pa, files, own, schema, batches)
@@ -135,13 +139,18 @@ class OwnColumns(NamedTuple):
 
 
 def own_columns(files: ResultFiles) -> OwnColumns | None:
-    """The columns of a table's output; None of an empty one."""
+    """The columns of rows with their answers, of objects by the first; None without any."""
+    if not FORMATS[files.format].has_rows:
+        return None
+    if FORMATS[files.format].is_json:
+        names = tuple(members_of(next(lines_of(files.output()), b"")) or ())
+        return OwnColumns(b"", names, answer_position(names)) if names else None
     header = next(table_rows(files.output()), b"")
     if not header:
         return None
     delimiter = delimiter_of(header + b"\n")
     columns = Columns(header, delimiter)
-    return OwnColumns(delimiter, tuple(columns.names), answer_column(columns))
+    return OwnColumns(delimiter, tuple(columns.names), answer_position(columns.names))
 
 
 def _beside(
@@ -164,10 +173,19 @@ def _beside(
 
 
 def _texts(files: ResultFiles, own: OwnColumns) -> Iterator[list[tuple[str | None, ...]]]:
-    rows = table_rows(files.output())
-    next(rows, None)
+    if own.delimiter:
+        rows = (_values(row, own) for row in itertools.islice(table_rows(files.output()), 1, None))
+    else:
+        rows = (_cells(line, own) for line in lines_of(files.output()))
     while some := list(itertools.islice(rows, CHUNK_RECORDS)):
-        yield list(zip(*(_values(row, own) for row in some), strict=True))
+        yield list(zip(*some, strict=True))
+
+
+def _cells(line: bytes, own: OwnColumns) -> list[str | None]:
+    """An object's members as text; None for null and for one that it lacks."""
+    members = members_of(line) or {}
+    raws = [members.get(name, NULL) for name in own.names]
+    return [None if raw == NULL else text_value(raw) for raw in raws]
 
 
 def _values(row: bytes, own: OwnColumns) -> list[str | None]:

@@ -145,7 +145,7 @@ def _check_names(names: list[str]) -> None:
 
 
 def _needed(names: list[str], template: str) -> set[str]:
-    from dropbatch.core.formats.tables import INPUT_COLUMNS, REFERENCE_COLUMNS, Template, position
+    from dropbatch.core.formats.rows import INPUT_COLUMNS, REFERENCE_COLUMNS, Template, position
 
     def first(candidates: Sequence[str]) -> list[int]:
         found = (position(names, name) for name in candidates)

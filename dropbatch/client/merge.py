@@ -371,6 +371,8 @@ def _header(files: Files) -> bytes:
 
 def _in_place_of(line: bytes, answer: bytes, at: int, format_: str) -> bytes:
     """An answer with the id that its record has in this job."""
+    if format_ == "objects":
+        return answer
     if format_ == "bedrock":
         record_id = (members_of(line) or {}).get("recordId", NULL)
         return answer[: answer.rindex(_RECORD_ID)] + _RECORD_ID + bytes(record_id) + b"}"

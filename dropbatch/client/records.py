@@ -7,7 +7,7 @@ the two files, read side by side, tell every record's fate.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -17,8 +17,9 @@ import msgspec
 from dropbatch.client.answers import answer_of, text_of, vector_of
 from dropbatch.core.formats.answers import flaw_of, vectors_of
 from dropbatch.core.formats.base import BOM, NULL, members_of, value_of
+from dropbatch.core.formats.rows import REFERENCE_COLUMNS, first_of
 from dropbatch.core.formats.table import FORMATS
-from dropbatch.core.formats.tables import IS_ANSWER, REFERENCE_COLUMNS, Columns, read_fields
+from dropbatch.core.formats.tables import IS_ANSWER, Columns, read_fields
 from dropbatch.core.read.rows import OverlongRecord, read_rows, split_row
 from dropbatch.errors import Error, NotFound
 
@@ -185,10 +186,22 @@ def answers_of(output: Iterable[bytes], format_: str) -> Iterator[tuple[Any, Any
         return
     for line in lines_of(output):
         members = _members(line)
+        if form.has_rows:
+            yield _of_object(members)
+            continue
         value: Any = _decode(members.get(form.answer[0], NULL))
         for name in form.answer[1:]:
             value = value.get(name) if isinstance(value, dict) else None
         yield _decode(members.get(form.reference, NULL)), value
+
+
+def _of_object(members: dict[str, msgspec.Raw]) -> tuple[Any, Any]:
+    names = list(members)
+    answer = answer_position(names)
+    reference = first_of(names[:answer], REFERENCE_COLUMNS)
+    own = NULL if reference is None else members[names[reference]]
+    text, finish = (_decode(members[one]) for one in names[answer : answer + 2])
+    return _decode(own), text if isinstance(text, dict) else _cell_result(text or "", finish or "")
 
 
 def _rows(output: Iterable[bytes]) -> Iterator[tuple[Any, Any]]:
@@ -198,7 +211,7 @@ def _rows(output: Iterable[bytes]) -> Iterator[tuple[Any, Any]]:
         return
     delimiter = delimiter_of(header + b"\n")
     columns = Columns(header, delimiter)
-    answer = answer_column(columns)
+    answer = answer_position(columns.names)
     reference = Columns(
         delimiter.join(split_row(header.removeprefix(BOM), delimiter)[:answer]), delimiter
     ).find(REFERENCE_COLUMNS)
@@ -225,9 +238,9 @@ def _field(written: bytes, delimiter: bytes) -> str:
     return found[0] if isinstance(found, list) and found else ""
 
 
-def answer_column(columns: Columns) -> int:
+def answer_position(names: Sequence[str]) -> int:
     """The answer's position in a row: the last column whose name Dropbatch made for it."""
-    return max(at for at, name in enumerate(columns.names) if IS_ANSWER.fullmatch(name))
+    return max(at for at, name in enumerate(names) if IS_ANSWER.fullmatch(name))
 
 
 def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:

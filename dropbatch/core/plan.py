@@ -12,8 +12,9 @@ from dropbatch.core import names
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import BOM, Reader
 from dropbatch.core.formats.detect import Head, check_named, detect_format, first_model
+from dropbatch.core.formats.rows import ATTACHED
 from dropbatch.core.formats.table import FORMATS, Form, reader_of, target_of
-from dropbatch.core.formats.tables import ATTACHED, answer_columns
+from dropbatch.core.formats.tables import answer_columns
 from dropbatch.core.models import (
     Model,
     did_you_mean,
@@ -201,8 +202,8 @@ def plan_upload(
     plan, header = _plan(first, options, key, beginning, limits, is_retry=is_retry)
     model = with_task(find_model(plan.model), options.task or "")
     plan = replace(plan, facts=facts_of(model))
-    if options.template and FORMATS[plan.format].is_json:
-        takers = ", ".join(name for name, known in FORMATS.items() if not known.is_json)
+    if options.template and not FORMATS[plan.format].has_rows:
+        takers = ", ".join(name for name, known in FORMATS.items() if known.has_rows)
         message = (
             f"template: The upload's format is {plan.format}; only {takers} take a "
             "template. Leave it out."
@@ -226,9 +227,9 @@ def plan_upload(
 
 def _attaches(plan: SplitPlan, options: Options, head: bytes) -> bool:
     """Whether records may name objects: one in the beginning does, or the template."""
-    if FORMATS[plan.format].is_json:
-        return names_any(head)
-    return ATTACHED in (options.template or "")
+    if ATTACHED in (options.template or ""):
+        return True
+    return FORMATS[plan.format].is_json and names_any(head)
 
 
 def _limited(plan: SplitPlan, options: Options, head: bytes) -> SplitPlan:
@@ -277,6 +278,8 @@ def _plan(
     records = _elements(form, head[start:]) if form != "jsonl" else None
     looked_at = Head(head, beginning.complete, form, records)
     format_ = options.format or detect_format(key, looked_at)
+    if format_ == "native" and options.template and form != "object" and not options.format:
+        format_ = "objects"
     known, start_line, header, delimiter = FORMATS[format_], 0, b"", ""
     if not known.is_json or (format_ != "native" and form == "object"):
         looked_at = Head(head, beginning.complete)

@@ -220,6 +220,7 @@ class Schema:
     Attributes:
         members: names of the members that its schema knows.
         limits: those whose values have limits.
+        strings: those that take text.
         developer: whether messages may have the role `developer`.
         full_tools: whether each function of `tools` must have a description and parameters.
         named_schema: whether `response_format.json_schema` must have a name.
@@ -230,6 +231,7 @@ class Schema:
 
     members: frozenset[str] = frozenset()
     limits: Mapping[str, Limits] = field(default_factory=dict)
+    strings: frozenset[str] = frozenset()
     developer: bool = True
     full_tools: bool = False
     named_schema: bool = False
@@ -253,6 +255,7 @@ def schema_named(name: str) -> Schema:
     return Schema(
         members=frozenset(kinds),
         limits={name: found for name, found in limits.items() if found},
+        strings=frozenset(name for name, kind in kinds.items() if _takes_text(kind)),
         developer=not messages or "developer" in messages.get("kinds", {}),
         full_tools="description!" in function,
         named_schema="json_schema!" in formats.get("json_schema", {}),
@@ -282,6 +285,12 @@ def _limits(kind: Any) -> Limits | None:
     written = bounds.split("..") if bounds else ("", "")
     least, most = (msgspec.json.decode(one) if one else None for one in written)
     return Limits(least, most, whole=name == "integer")
+
+
+def _takes_text(kind: Any) -> bool:  # As `type_of`.
+    kinds = kind if isinstance(kind, list) else [kind]
+    words = [one for one in kinds if isinstance(one, str)]
+    return any(one == "any" or one.startswith(("string", "=")) for one in words)
 
 
 def _most(kind: Any) -> int:

@@ -29,6 +29,8 @@ from dropbatch.core.formats.conversion.requests import convert_defaults
 from dropbatch.core.formats.openai import OpenAIReader, OpenAIWriter
 from dropbatch.core.formats.tables import (
     Columns,
+    ObjectReader,
+    ObjectWriter,
     TableReader,
     TableWriter,
     TextReader,
@@ -53,6 +55,7 @@ class Format:
         reference: the member of an output line that has the record's reference; empty if none has.
         answer: the members in which the output line has the answer, from the outer one on.
         names: makes the names of the result files for an upload's key.
+        has_rows: whether a record is a row of cells, so that a template may name them.
     """
 
     reader: Callable[[Form, Target], Reader]
@@ -64,6 +67,7 @@ class Format:
     reference: str = ""
     answer: tuple[str, ...] = ()
     names: Callable[[Form, str], FileNames] = lambda *_: FileNames()
+    has_rows: bool = False
 
     @property
     def is_table(self) -> bool:
@@ -95,6 +99,7 @@ def _table(extension: str, delimiter: bytes, content_type: str) -> Format:
         delimiter=delimiter,
         describer=lambda form: TableWriter(form.columns).request,
         names=names,
+        has_rows=True,
     )
 
 
@@ -122,6 +127,12 @@ FORMATS = {
         reference="recordId",
         answer=("modelOutput",),
     ),
+    "objects": Format(
+        lambda _, target: ObjectReader(target),
+        lambda *_: ObjectWriter(),
+        answer=("answer",),
+        has_rows=True,
+    ),
     "csv": _table(".csv", b",", "text/csv; charset=utf-8"),
     "tsv": _table(".tsv", b"\t", "text/tab-separated-values; charset=utf-8"),
     "text": Format(
@@ -129,6 +140,7 @@ FORMATS = {
         extension=".txt",
         describer=lambda _: text_request,
         names=lambda *_: FileNames(retry="retry.txt", retry_type="text/plain; charset=utf-8"),
+        has_rows=True,
     ),
 }
 
@@ -188,7 +200,7 @@ def reader_of(form: Form, target: Target) -> Reader:
             determine what to send.
     """
     known = FORMATS[form.format]
-    if target.system and not known.is_json and target.task not in {Task.GENERATION, Task.UNKNOWN}:
+    if target.system and known.has_rows and target.task not in {Task.GENERATION, Task.UNKNOWN}:
         raise UploadRefused(
             "bad_options", f"system: {target.model} is a model for {target.task} and takes none."
         )

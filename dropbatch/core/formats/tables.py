@@ -1,7 +1,7 @@
 """CSV and TSV: a row is a record, the first row names the columns; answers are added as columns.
 
 The row itself is copied unchanged wherever possible, both to the output and to the retry file.
-Text files: a line is a record.
+Objects of JSON Lines are rows, too: their members are the columns. Text: a line is a record.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 
 import msgspec
 
@@ -30,27 +31,29 @@ from dropbatch.core.formats.base import (
     LineReader,
     Outcome,
     RecordFault,
-    Shape,
     Target,
     compact,
     encode,
     is_text,
+    json_line,
     object_of,
     value_of,
     with_defaults,
 )
-from dropbatch.core.formats.conversion.requests import CHAT_SHAPES, text_input
+from dropbatch.core.formats.conversion.requests import text_input
 from dropbatch.core.formats.conversion.tools import arguments_object
+from dropbatch.core.formats.rows import (
+    REFERENCE_COLUMNS,
+    Rows,
+    Template,
+    first_of,
+    named_in,
+    template_of,
+    text_reference_of,
+)
 from dropbatch.core.read.rows import split_row
 
 csv.field_size_limit(API_BODY_LIMIT)  # Python's own limit is 128 KB; rows are bounded already.
-
-INPUT_COLUMNS = ("text", "prompt", "input", "question")
-"""Columns used as the input if there is no template. A table's only column is used, whatever its
-name."""
-
-REFERENCE_COLUMNS = ("external_reference", "custom_id", "recordId", "id")
-"""Columns used as a row's reference: the first one that exists."""
 
 ADDED_COLUMNS = ("answer", "finish_reason", "error_code", "error_message")
 IS_ANSWER = re.compile(r"answer(_\d+)?")
@@ -93,8 +96,7 @@ class Columns:
 
     def find(self, candidates: Iterable[str]) -> int | None:
         """The position of the first candidate that exists; None if none does."""
-        found = (position(self.names, name) for name in candidates)
-        return next((index for index in found if index is not None), None)
+        return first_of(self.names, candidates)
 
     def added_header(self) -> bytes:
         """The header of the output, line feed included."""
@@ -150,17 +152,13 @@ def _read_row(row: bytes, delimiter: bytes) -> list[str] | RecordFault:
 
 
 class TableReader:
-    """Turns rows into requests."""
+    """Turns rows into requests; `unused`: the columns of which nothing is sent."""
 
     def __init__(self, target: Target, columns: Columns) -> None:
-        """Choose the column that is the input, or read the template."""
-        self._target = target
+        """Choose what is sent of a row."""
         self._columns = columns
-        self._template = _template(target, columns.names)
-        self._input = 0
-        if not self._template:
-            self._input = _input_column(columns) if columns.only is None else columns.only
-        self._reference = columns.find(REFERENCE_COLUMNS)
+        self._rows = Rows(target, columns.names, columns.only)
+        self.unused = self._rows.unused
 
     def convert(self, records: list[bytes]) -> list[Converted | RecordFault]:
         """One request or fault for each row."""
@@ -173,55 +171,22 @@ class TableReader:
         ]
 
     def _convert(self, fields: list[str]) -> Converted | RecordFault:
-        reference = self._reference_of(fields)
         expected = len(self._columns.names)
         if len(fields) != expected:
             message = (
                 f"The row has {len(fields)} fields, but the header has {expected}. Quote a "
                 "field that contains a comma."
             )
-            return RecordFault("bad_record", message, reference)
-        if self._template and self._template.is_blank(fields):
-            return RecordFault(
-                "bad_record", "template: All cells that it names are empty in this row.", reference
-            )
-        text = self._template.fill(fields) if self._template else fields[self._input]
-        attached = self._template.attached if self._template else []
-        needed = attached or ([] if text else [self._input])
-        if empty := [column for column in needed if not fields[column]]:
-            message = f"{self._columns.names[empty[0]]}: The cell is empty."
-            return RecordFault("bad_record", message, reference)
-        request = text_input(text, self._target, [fields[column] for column in attached])
-        return Converted(with_defaults(request, self._target, reference), reference)
+            return RecordFault("bad_record", message, self._rows.reference_of(fields))
+        return self._rows.request(fields)
 
     def _readable_reference(self, row: bytes) -> msgspec.Raw:
         """The reference of a row that cannot be read, if that field can be."""
         written = split_row(row, self._columns.delimiter)
-        if self._reference is None or len(written) != len(self._columns.names):
+        if self._rows.reference is None or len(written) != len(self._columns.names):
             return NULL
-        (field,) = read_fields([written[self._reference]], self._columns.delimiter)
-        return NULL if isinstance(field, RecordFault) or not field else _as_json(field[0])
-
-    def _reference_of(self, fields: list[str]) -> msgspec.Raw:
-        if self._reference is None or self._reference >= len(fields):
-            return NULL
-        return _as_json(fields[self._reference])
-
-
-def _as_json(reference: str) -> msgspec.Raw:
-    return type(NULL)(encode(reference)) if reference else NULL
-
-
-def _input_column(columns: Columns) -> int:
-    found = columns.find(INPUT_COLUMNS)
-    if found is None:
-        raise UploadRefused(
-            "bad_options",
-            f"template: none is given, and no column is named {', '.join(INPUT_COLUMNS)}. Set "
-            "the option template to a text with columns in braces, such as "
-            f"{{{columns.names[0][:60]}}}. The columns are: {listed(columns.names)}.",
-        )
-    return found
+        (field,) = read_fields([written[self._rows.reference]], self._columns.delimiter)
+        return NULL if isinstance(field, RecordFault) or not field else text_reference_of(field[0])
 
 
 class TableWriter:
@@ -232,14 +197,9 @@ class TableWriter:
 
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:  # noqa: ARG002
         """The row as it was, its answer, and code and message of an error or a flawed answer."""
-        text, finish, code, message = "", "", outcome.code, outcome.message
-        if outcome.result is not None:
-            answer = read_answer(outcome.result)
-            text, finish = answer_text(answer, outcome.result), answer.finish
-            code, message = flaw_of(answer)
+        text, *ends = _added(outcome)
         members = _members(text, self._columns.answers) if self._columns.answers else ()
-        texts = (text, *members, finish, code, message)
-        added = [text.encode(errors="replace") for text in texts]
+        added = [text.encode(errors="replace") for text in (text, *members, *ends)]
         fields = [self.fit(outcome.record), *map(self._quoted, added)]
         return self._columns.delimiter.join(fields) + b"\n"
 
@@ -272,6 +232,14 @@ class TableWriter:
 
     def _quoted(self, value: bytes) -> bytes:
         return quoted(value, self._columns.delimiter)
+
+
+def _added(outcome: Outcome) -> tuple[str, str, str, str]:
+    """What is added to a row: `ADDED_COLUMNS`, each empty if there is none."""
+    if outcome.result is None:
+        return "", "", outcome.code, outcome.message
+    answer = read_answer(outcome.result)
+    return answer_text(answer, outcome.result), answer.finish, *flaw_of(answer)
 
 
 _QUOTED_FIELD = re.compile(rb'"[^"]*+(?:""[^"]*+)*+"')
@@ -310,107 +278,6 @@ def answer_text(answer: Answer, result: Json) -> str:
     return without_thoughts(answer.text or "")
 
 
-ATTACHED = ":s3}"
-"""The end of what a template says of a column that names an object in S3."""
-_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-
-
-class Template:
-    """A template, read once: text, column, text, column, … text.
-
-    Attributes:
-        attached: the positions of the columns whose cells name objects in S3.
-    """
-
-    def __init__(self, template: str, columns: Sequence[str]) -> None:
-        """Parse it."""
-        self._texts = [""]
-        self._columns: list[int] = []
-        self.attached: list[int] = []
-        at = 0
-        for token in _TOKEN.finditer(template):
-            self._texts[-1] += template[at : token.start()]
-            at = token.end()
-            name = token.group(1)
-            if name is not None:
-                column = position(columns, name)
-                object_column = position(columns, name.removesuffix(":s3"))
-                if column is None and object_column is not None:
-                    self.attached.append(object_column)
-                    continue
-                if column is None:
-                    raise UploadRefused(
-                        "bad_options",
-                        f"template: there is no column {name!r}. The columns "
-                        f"are: {listed(columns)}.",
-                    )
-                self._columns.append(column)
-                self._texts.append("")
-            elif len(token.group()) == 1:
-                raise UploadRefused(
-                    "bad_options",
-                    f"template: a {token.group()} is unmatched. Write {{{{ and }}}} for "
-                    "literal braces.",
-                )
-            else:
-                self._texts[-1] += token.group()[0]
-        self._texts[-1] += template[at:]
-        if not self.columns:
-            message = (
-                f"template: it names no column; the columns are {listed(columns)}. Write one in "
-                f"braces, such as {{{columns[0][:60]}}}."
-            )
-            raise UploadRefused("bad_options", message)
-
-    def is_blank(self, values: Sequence[str]) -> bool:
-        """Whether every value that would be filled in is empty, and no object is named."""
-        is_filled = self._columns and not self.attached
-        return bool(is_filled) and not any(values[column] for column in self._columns)
-
-    @property
-    def columns(self) -> list[int]:
-        """The positions of the columns that it names."""
-        return self._columns + self.attached
-
-    def fill(self, values: Sequence[str]) -> str:
-        """The text for one row's values."""
-        pieces = [self._texts[0]]
-        for column, text in zip(self._columns, self._texts[1:], strict=True):
-            pieces += (values[column], text)
-        return "".join(pieces)
-
-
-def _template(target: Target, columns: Sequence[str]) -> Template | None:
-    """The template of a job, if it has one; `UploadRefused` if its model takes no such objects."""
-    found = Template(target.template, columns) if target.template else None
-    if found and found.attached:
-        if target.images is False and target.shape is not Shape.AUDIO:
-            message = f"template: {target.model} takes only text, no objects as {{…{ATTACHED}."
-            raise UploadRefused("bad_options", message)
-        if len(found.attached) > 1 and target.shape not in CHAT_SHAPES:
-            message = f"template: {target.model} takes one object a request. Name one column."
-            raise UploadRefused("bad_options", message)
-    return found
-
-
-def position(columns: Sequence[str], name: str) -> int | None:
-    """Where a column is; one that differs in case or space counts if no other does."""
-    if name in columns:
-        return columns.index(name)
-    like = [
-        index
-        for index, column in enumerate(columns)
-        if column.strip().casefold() == name.strip().casefold()
-    ]
-    return like[0] if len(like) == 1 and name.strip() else None
-
-
-def listed(columns: Sequence[str]) -> str:
-    """The first columns, for an error message."""
-    names = ", ".join(repr(column[:60]) for column in columns[:20])
-    return names if len(columns) <= 20 else f"{names} and {len(columns) - 20} more"  # noqa: PLR2004
-
-
 COLUMNS = ("text",)
 """What a template may name."""
 
@@ -421,7 +288,7 @@ class TextReader(LineReader):
     def __init__(self, target: Target) -> None:
         """Read the template."""
         super().__init__(target)
-        self._template = _template(target, COLUMNS)
+        self._template = template_of(target, COLUMNS)
 
     def _convert(self, record: bytes) -> Converted | RecordFault:
         try:
@@ -441,3 +308,51 @@ class TextReader(LineReader):
 def text_request(record: bytes) -> bytes:
     """A line as JSON, for `errors.jsonl`: as a row with the one column."""
     return encode({COLUMNS[0]: record.decode(errors="replace").removeprefix(_BOM)})
+
+
+# ── objects ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class ObjectReader(LineReader):
+    """Turns objects into requests: their members are the columns of a row of their own."""
+
+    def __init__(self, target: Target) -> None:
+        """Check the template by itself: which members there are, each object says."""
+        super().__init__(target)
+        if target.template:
+            Template(target.template, named_in(target.template))
+        self._rows = lru_cache(100)(partial(Rows, target))
+
+    @property
+    def unused(self) -> list[str]:
+        """The members of the first object of which nothing is sent."""
+        return self._first.unused if self._first else []
+
+    _first: Rows | None = None
+
+    def _convert(self, record: bytes) -> Converted | RecordFault:
+        members = object_of(record)
+        cells = ["" if raw == NULL else text_value(raw) for raw in members.values()]
+        try:
+            rows = self._rows(tuple(members), 0 if len(members) == 1 else None)
+        except UploadRefused as error:
+            at = first_of(list(members), REFERENCE_COLUMNS)
+            own = NULL if at is None else list(members.values())[at]
+            return RecordFault("bad_record", error.message, own)
+        self._first = self._first or rows
+        return rows.request(cells, list(members.values()))
+
+
+class ObjectWriter:
+    """Writes objects with their answers."""
+
+    def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:  # noqa: ARG002
+        """The object's members, then its answer, or its error's code and message."""
+        own, result = object_of(outcome.record), compact(outcome.result or NULL)
+        added: list[object] = [
+            one.encode(errors="replace").decode() or None for one in _added(outcome)
+        ]
+        if added[0] == result.decode(errors="replace"):
+            added[0] = msgspec.Raw(result)
+        names = _made_unique([*own, *ADDED_COLUMNS])[len(own) :]
+        return json_line({**own, **dict(zip(names, added, strict=True))})

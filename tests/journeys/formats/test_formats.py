@@ -287,3 +287,25 @@ def test_wrong_values_fail_alone_and_unsent(world, api, model):
     assert world.manifest()["counts"]["failed"] == len(wrong)
     assert {one["error"]["code"] for one in world.lines("errors.jsonl")} == {"bad_record"}
     assert [one["count"] for one in api.accepted] == [1]
+
+
+def test_lines_of_objects_come_back_with_their_answers(world, api):
+    api.inject(Fault(kind="item_fails", contains="fail", marker="fail", code=5001))
+    own = [{"id": 11, "body": "Long.", "label": 0}, {"id": 12, "body": "fail", "label": 1}]
+    lines = "".join(json.dumps(one) + "\n" for one in [*own, {"id": 13}])
+
+    world.upload("a.jsonl", lines, model=BGE, template="Say: {body}")
+    world.settle()
+
+    output = world.lines()
+    assert [one["id"] for one in output] == [11, 12, 13]
+    assert output[0]["answer"]["shape"][0] == 1
+    assert [one["error_code"] for one in output] == [None, "inference_failed", "bad_record"]
+    assert [one["external_reference"] for one in world.lines("errors.jsonl")] == [12, 13]
+    assert result(world, "a.jsonl", "retry.jsonl").decode() == json.dumps(own[1]) + "\n"
+
+    drop_again(world, "a.jsonl", "retry.jsonl", "again.jsonl")
+    world.settle()
+
+    assert world.manifest(folder_of(world, "again.jsonl"))["format"] == "objects"
+    assert world.manifest(folder_of(world, "again.jsonl"))["counts"]["succeeded"] == 1

@@ -58,6 +58,13 @@ SAMPLES = {
     ),
     "template of text without a column": sample(b"one\n", "a.txt", model=LLAMA, template="text"),
     "reference alone": sample(b"id\n1\n", "a.csv", model=LLAMA),
+    "template over lines": sample(
+        b'{"id":1,"review":"a","max_tokens":5}\n{"id":2}\n', model=LLAMA, template="{review}"
+    ),
+    "template over an array": sample(b'[{"id":1,"a":"x"}]', "a.json", model=LLAMA, template="{a}"),
+    "template over lines without a member": sample(LINES, model=LLAMA, template="text"),
+    "rank or embed": sample(b"query,text\na,b\n", "a.csv", model=BGE),
+    "members": sample(b"text,max_tokens,n\na,5,2\nb,x,1\n", "a.csv", model=LLAMA),
     "template elsewhere": sample(CHAT, template="{"),
     "table": sample(
         b'id;text\n1;a\n2;"b\nc"\n3\n', "a.csv", model=LLAMA, tags='{"team":"x"}', max_cost="1"

@@ -5,7 +5,7 @@ Members that are not in the table are sent as written. Values that do not change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -165,12 +165,17 @@ def convert_defaults(target: Target) -> Request:
             "bad_options", f"defaults.{name}: Each record has its own input. Leave it out."
         )
     try:
-        request, origins = renamed(target.defaults, target, "defaults")
-        if target.task in {Task.GENERATION, Task.UNKNOWN}:
-            _chat_options(request, origins, target, "defaults")
-        check_limits(request, origins, target, "defaults")
+        return convert_members(target.defaults, target, "defaults")
     except BadRecordError as error:
         raise UploadRefused("bad_options", error.message) from error
+
+
+def convert_members(members: Mapping[str, msgspec.Raw], target: Target, path: str) -> Request:
+    """Members beside an input as the model takes them; or `BadRecordError`."""
+    request, origins = renamed(members, target, path)
+    if target.task in {Task.GENERATION, Task.UNKNOWN}:
+        _chat_options(request, origins, target, path)
+    check_limits(request, origins, target, path)
     return request
 
 

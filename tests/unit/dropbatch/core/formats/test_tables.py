@@ -3,15 +3,20 @@
 import csv
 import json
 
+import msgspec
 import pytest
 
 from dropbatch.client.records import records_of
 from dropbatch.core.formats.base import BatchFacts, Outcome
+from dropbatch.core.formats.rows import Template
 from dropbatch.core.formats.table import Form, file_names, reader_of, writer_of
-from dropbatch.core.formats.tables import Columns, Template, answer_columns
+from dropbatch.core.formats.tables import Columns, answer_columns
+from dropbatch.core.models import find_model
 from dropbatch.core.read.rows import delimiters_in, first_row
 from dropbatch.errors import UploadRefused
-from tests.support.converted import GPT, KIMI, LLAMA, target_of
+from local.workers_ai import Behaviour
+from local.workers_ai.models.schemas import problem
+from tests.support.converted import DATA, GPT, KIMI, LLAMA, SCOUT, target_of
 from tests.support.rows import BGE, convert, sent
 
 FACTS = BatchFacts("j", BGE)
@@ -162,6 +167,174 @@ def test_input_goes_where_models_task_takes_it(model, request_):
 def test_column_is_reference(name):
     assert sent(f"text,{name}".encode(), b"x,7") == {"text": "x", "external_reference": "7"}
     assert sent(f"text,{name}".encode(), b"x,") == {"text": "x"}
+
+
+# ── members of the request ────────────────────────────────────────────────────────────────────────
+
+HI = {"role": "user", "content": "hi"}
+M2M, RERANKER = "@cf/meta/m2m100-1.2b", "@cf/baai/bge-reranker-base"
+PICTURE = {"type": "image_url", "image_url": {"url": DATA}}
+TURNS_CELL = b'"[{""role"":""user"",""content"":""hi""}]"'
+
+
+@pytest.mark.parametrize(
+    ("model", "header", "row", "request_", "unused"),
+    [
+        (
+            M2M,
+            b"author,text,source_lang,Target_Lang,date",
+            b"a,hi,no,es,d",
+            {"text": "hi", "source_lang": "no", "target_lang": "es"},
+            ["author", "date"],
+        ),
+        (
+            LLAMA,
+            b"text,max_tokens,temperature,system",
+            b"hi,100.0,0.5,Be brief.",
+            {
+                "messages": [{"role": "system", "content": "Be brief."}, HI],
+                "max_tokens": 100,
+                "temperature": 0.5,
+            },
+            [],
+        ),
+        (GPT, b"text,max_tokens", b"hi,9", {"input": "hi", "max_output_tokens": 9}, []),
+        (GPT, b"text,max_tokens", b"hi,", {"input": "hi", "max_output_tokens": 7}, []),
+        (
+            GPT,
+            b"text,reasoning_effort,system",
+            b"hi,low,Be brief.",
+            {
+                "instructions": "Be brief.",
+                "input": "hi",
+                "reasoning": {"effort": "low"},
+                "max_output_tokens": 7,
+            },
+            [],
+        ),
+        (
+            KIMI,
+            b"text,stop,user,n,stream,seed",
+            b'hi,"[""x""]",bob,3,True,5',
+            {"messages": [HI], "stop": ["x"], "seed": 5, "max_tokens": 7},
+            ["user", "n", "stream"],
+        ),
+        (
+            SCOUT,
+            b"image,text",
+            b'"%b",hi' % DATA.encode(),
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "text", "text": "hi"}, PICTURE]}
+                ],
+                "max_tokens": 7,
+            },
+            [],
+        ),
+        (LLAMA, b"image,text", b"a.png,hi", {"prompt": "hi", "max_tokens": 7}, ["image"]),
+        (
+            KIMI,
+            b"id,prompt,messages",
+            b"1,x," + TURNS_CELL,
+            {"messages": [HI], "external_reference": "1", "max_tokens": 7},
+            ["prompt"],
+        ),
+        (GPT, b"messages", TURNS_CELL, {"input": [HI], "max_output_tokens": 7}, []),
+        (
+            BGE,
+            b"text,messages,truncate_inputs",
+            b"hi,x,True",
+            {"text": "hi", "truncate_inputs": True},
+            ["messages"],
+        ),
+        (RERANKER, b"query,text", b"q,hi", {"query": "q", "contexts": [{"text": "hi"}]}, []),
+        (
+            BGE,
+            b"query,text,contexts",
+            b'q,x,"[""a"",{""text"":""b""}]"',
+            {"query": "q", "contexts": [{"text": "a"}, {"text": "b"}]},
+            ["text"],
+        ),
+    ],
+)
+def test_column_named_like_member_of_request_is_used(model, header, row, request_, unused):
+    defaults = {"max_tokens": msgspec.Raw(b"7")} if find_model(model).task == "generation" else {}
+    reader = reader_of(Form("csv", header), target_of(model, defaults=defaults))
+    (made,) = reader.convert([row])
+    assert (json.loads(made.request), reader.unused) == (request_, unused)
+    assert problem(model, request_, "", Behaviour()) is None
+
+
+def test_column_that_template_names_is_no_member():
+    found = sent(b"text,system", b"hi,calm", LLAMA, "{system}: {text}")
+    assert found == {"prompt": "calm: hi"}
+    with_member = sent(b"text,target_lang", b"hi,es", M2M, "Say: {text}")
+    assert with_member == {"text": "Say: hi", "target_lang": "es"}
+
+
+@pytest.mark.parametrize(
+    ("model", "header", "row", "says"),
+    [
+        (LLAMA, b"text,max_tokens", b"hi,many", "row.max_tokens: It must be an integer"),
+        (LLAMA, b"text,temperature", b"hi,9", "row.temperature: It must be a number from 0 to 5"),
+        (SCOUT, b"text,image", b"hi,https://x/a.png", "Workers AI takes images as data URLs"),
+        (LLAMA, b"id,messages", b"1,hi", "row.messages: It must be an array of messages."),
+        (RERANKER, b"query,text", b",hi", "query: The cell is empty."),
+    ],
+)
+def test_cell_that_is_no_such_member_makes_row_bad(model, header, row, says):
+    (fault,) = convert(header, [row], model)
+    assert (fault.code, says in fault.message) == ("bad_record", True)
+
+
+@pytest.mark.parametrize(
+    ("model", "header"),
+    [(BGE, b"query,text"), (RERANKER, b"query,passage"), (KIMI, b"id"), (BGE, b"id,messages")],
+)
+def test_table_that_may_mean_several_things_is_refused(model, header):
+    assert error_of(convert, header, [], model).code == "bad_options"
+
+
+# ── objects ───────────────────────────────────────────────────────────────────────────────────────
+
+OWN = {"id": 11, "title": "Pier", "tags": ["a"], "none": None, "max_tokens": 5}
+
+
+def test_object_is_row_of_its_members():
+    reader = reader_of(Form("objects"), target_of(LLAMA, "{title} {tags} {none}."))
+    good, bad = reader.convert([json.dumps(OWN).encode(), b'{"id":12,"titel":"x"}'])
+    assert json.loads(good.request) == {
+        "prompt": 'Pier ["a"] .',
+        "max_tokens": 5,
+        "external_reference": 11,
+    }
+    assert "there is no column 'title'. The columns are: 'id', 'titel'" in bad.message
+    assert reader.unused == []
+    for template in ("title", "{title", "{{title}}"):
+        assert (
+            error_of(reader_of, Form("objects"), target_of(LLAMA, template)).code == "bad_options"
+        )
+
+
+@pytest.mark.parametrize(
+    ("own", "result", "line"),
+    [
+        (OWN, {"response": "Hi"}, {"answer": "Hi"}),
+        ({"answer": "own"}, {"response": "Hi"}, {"answer_2": "Hi"}),
+        ({"id": 1}, {"shape": [1], "data": [[0.5]]}, {"answer": {"shape": [1], "data": [[0.5]]}}),
+        ({"id": 1}, None, {"answer": None, "error_code": "rejected", "error_message": "no"}),
+    ],
+)
+def test_object_comes_back_with_its_answer(own, result, line):
+    failure = {} if result else {"code": "rejected", "message": "no"}
+    written = json.dumps(own).encode()
+    writer = writer_of(Form("objects"), target_of(LLAMA))
+    made = None if result is None else json.dumps(result).encode()
+    found = writer.line(FACTS, Outcome(0, b"null", written, made, **failure))
+    nothing = dict.fromkeys(("finish_reason", "error_code", "error_message"))
+    assert json.loads(found) == {**own, **nothing, **line}
+    (record,) = records_of([found], [], "objects")
+    assert (record.external_reference, record.success) == (own.get("id"), True)
 
 
 # ── templates ─────────────────────────────────────────────────────────────────────────────────────

@@ -74,20 +74,24 @@ NAMES = sorted(
 bodies = st.tuples(inputs, st.dictionaries(st.sampled_from(NAMES), values, max_size=2)).map(
     lambda two: two[1] | two[0]
 )
-cells = st.sampled_from(["", " ", "a", '"a, b"', '""', "[]", "{"])
+cells = st.sampled_from(["", " ", "a", '"a, b"', '""', "[]", "{", "5", "1.0"])
 RECORDS = {
     "native": bodies,
+    "objects": bodies.map(lambda body: {"id": 1, **body}),
     "openai": bodies.map(lambda body: {"custom_id": "a", "body": body}),
     "anthropic": bodies.map(lambda body: {"custom_id": "a", "params": body}),
     "bedrock": bodies.map(lambda body: {"recordId": "a", "modelInput": body}),
 }
 LINES = {
     **{name: record.map(json.dumps) for name, record in RECORDS.items()},
-    "csv": st.tuples(cells, cells).map(",".join),
+    "csv": st.tuples(*[cells] * 6).map(",".join),
     "tsv": st.tuples(cells, cells).map("\t".join),
     "text": st.sampled_from(["a", "b c", "{", '"', " \u00a0"]),
 }
-HEADERS = {"csv": "id,text\n", "tsv": "id\ttext\n"}
+HEADERS = {
+    "csv": "id,text,max_tokens,stop,target_lang,messages\n",
+    "tsv": "id\ttext\n",
+}
 
 
 def sent(format_, model, lines):
