@@ -145,11 +145,11 @@ def test_any_table_comes_back_and_can_be_cut_again(table, size, block, bom, data
 
     assert check_batches(plan, cuts) == len(output) == len(rows)
     found = list(csv.reader(io.StringIO(b"".join(output).decode(), newline="")))
-    assert [len(row) for row in found] == [5] * len(rows)
+    assert [len(row) for row in found] == [6] * len(rows)
     for row, wanted in zip(found, rows, strict=True):
         assert row[:2] == [*wanted, "", ""][:2]
         failed = len(wanted) != 2 or wanted[1] in failing
-        assert (row[3] != "") == failed
+        assert (row[4] != "") == failed
         assert row[2] == ("" if failed else 'a, "b"\nc')
     bad = [row for row in rows if len(row) != 2 or row[1] in failing]
     assert len(errors) == len(bad)
