@@ -138,7 +138,8 @@ class Rows:
 
 def _inputs_of(target: Target, names: Sequence[str], only: int | None) -> dict[str, int]:
     """The positions of a row's texts: `query` and `contexts`, `messages`, or `text`."""
-    members, query, contexts = target.schema.members, *(position(names, one) for one in _RANKED)
+    members = target.schema.members
+    query, contexts = position(names, "query"), position(names, "contexts")
     if {"query", "contexts"} <= members and query is not None:
         texts = position(names, "text") if contexts is None else contexts
         if texts is not None and contexts is None and "text" in members:
@@ -159,7 +160,6 @@ def _inputs_of(target: Target, names: Sequence[str], only: int | None) -> dict[s
     return {"text": text}
 
 
-_RANKED = ("query", "contexts")
 _AMBIGUOUS = (
     "template: the columns query and text may be texts to rank, or to embed. Name the second one "
     "contexts to rank it; the template {text} embeds it."

@@ -35,6 +35,7 @@ def record_of(format_, text):
     messages = [{"role": "user", "content": text}]
     return {
         "native": {"prompt": text, "external_reference": text},
+        "objects": {"id": text, "text": text},
         "openai": {
             "custom_id": text,
             "url": "/v1/chat/completions",
