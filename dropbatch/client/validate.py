@@ -114,7 +114,7 @@ def check_file(
         plan = first_plan(options, limits, by_default=resolved.model is None)
         check_path(key)
         file.seek(0)
-        planned = plan_with(key, resolved, read_beginning(blocks_of_stream(file)), limits)
+        planned = plan_with(key, resolved, read_beginning(_blocks(file)), limits)
         plan, options = planned.plan, planned.options
         found.long = Long(plan.known_model)
         _read(file, planned, found)
@@ -148,7 +148,7 @@ def _read(file: BinaryIO, planned: Planned, found: Found) -> None:
 
     def counted() -> Iterator[bytes]:
         nonlocal since
-        for block in unpacked(file, plan):
+        for block in _unpacked(file, plan):
             found.bytes += len(block)
             since += len(block)
             if since > cut.MAX_BYTES_WITHOUT_BATCH:
@@ -165,22 +165,21 @@ def _read(file: BinaryIO, planned: Planned, found: Found) -> None:
         found.records, since = one.end.record, 0
 
 
-def unpacked(file: BinaryIO, plan: SplitPlan) -> Iterator[bytes]:
+def _unpacked(file: BinaryIO, plan: SplitPlan) -> Iterator[bytes]:
     """The unpacked bytes from the first record on, in the blocks in which the stack reads them."""
     skip = plan.start
     if plan.packing == "plain":
         file.seek(skip)
-        yield from blocks_of_stream(file)
+        yield from _blocks(file)
         return
     file.seek(0)
-    for block in decompress(plan.packing, blocks_of_stream(file)):
+    for block in decompress(plan.packing, _blocks(file)):
         if skip < len(block):
             yield block[skip:]
         skip = max(skip - len(block), 0)
 
 
-def blocks_of_stream(file: BinaryIO) -> Iterator[bytes]:
-    """The bytes of an open file."""
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
     while block := file.read(cut.RANGE_BYTES):
         yield block
 

@@ -189,3 +189,25 @@ def test_threads_do_not_share_terminal(monkeypatch):
     with ThreadPoolExecutor(1) as threads:
         assert shown_to_user() is not None
         assert threads.submit(shown_to_user).result() is None
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (79, "0a6bd716  in_progress  [########........]  50%  151 of 302 records  2 failed"),
+        (49, "0a6bd716  in_progress  151 of 302 records"),
+    ],
+)
+def test_narrow_line_has_a_short_id_and_then_no_bar(width, line):
+    status = {
+        "state": "in_progress",
+        "fraction_done": 0.5,
+        "counts": {"total": 302, "succeeded": 149, "failed": 2},
+    }
+    assert describe("20261127T234619Z-0a6bd716", status, width)[0] == line
+    assert (
+        "1 of 1 record "
+        in describe("x", {"state": "completed", "counts": {"total": 1, "succeeded": 1}}, None, 3.0)[
+            0
+        ]
+    )
