@@ -111,8 +111,8 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 
 # The clone's own: nothing of the project is installed in .venv.
 .venv/bin/dropbatch: .venv/.stamp
-	@printf '#!/bin/sh\nPYTHONPATH="%s" exec "%s/.venv/bin/python" -m dropbatch "$$@"\n' "$(CURDIR)" "$(CURDIR)" > $@
-	@chmod +x $@
+	@printf '#!/bin/sh\nhere="%s"\nexport PYTHONPATH="$$here" DROPBATCH_LOCAL="$${DROPBATCH_LOCAL:-$$here}"\n' "$(CURDIR)" > $@
+	@printf 'exec "$$here/.venv/bin/python" -m dropbatch "$$@"\n' >> $@ && chmod +x $@
 
 .local/aws/.stamp: requirements/local.txt .venv/.stamp
 	@echo "Installing the local AWS and the AWS CLI (.local/aws) ..."
