@@ -51,6 +51,7 @@ from dropbatch.core.formats.rows import (
     template_of,
     text_reference_of,
 )
+from dropbatch.core.read.lines import without_lone_surrogates
 from dropbatch.core.read.rows import split_row
 
 csv.field_size_limit(API_BODY_LIMIT)  # Python's own limit is 128 KB; rows are bounded already.
@@ -348,7 +349,8 @@ class ObjectWriter:
 
     def line(self, facts: BatchFacts, outcome: Outcome) -> bytes:  # noqa: ARG002
         """The object's members, then its answer, or its error's code and message."""
-        own, result = object_of(outcome.record), compact(outcome.result or NULL)
+        own = object_of(without_lone_surrogates(outcome.record))
+        result = compact(outcome.result or NULL)
         added: list[object] = [
             one.encode(errors="replace").decode() or None for one in _added(outcome)
         ]

@@ -14,6 +14,7 @@ from tests.support.doubles.collected import result_files
 HALF = "cut \ud83d"
 MESSAGE = {
     "native": "Line 2: messages[0].content: ",
+    "objects": "Line 2: messages[0].content: ",
     "openai": "Line 2: body.messages[0].content: ",
     "anthropic": "Line 2: params.messages[0].content: ",
     "bedrock": "Line 2: modelInput.messages[0].content: ",
@@ -24,6 +25,7 @@ def record_of(format_, name, text):
     messages = [{"role": "user", "content": text}]
     return {
         "native": {"messages": messages, "external_reference": name},
+        "objects": {"messages": messages, "external_reference": name},
         "openai": {
             "custom_id": name,
             "url": "/v1/chat/completions",
