@@ -346,7 +346,7 @@ options = click.option(
 
 def parse_options(options: Iterable[str], **named: Iterable[str]) -> dict[str, Any]:
     """The values of `-o`, and of options that have a name of their own; a second is an error."""
-    every = [(name, value) for name, values in named.items() for value in values]
+    every = [(one.removesuffix("_file"), value) for one, found in named.items() for value in found]
     for pair in options:
         name, separator, value = pair.partition("=")
         if not separator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from dropbatch.cli.files import MAX_NAMES, Planned, begin, path_in, plan, resume
 from dropbatch.cli.follow import Following
 from dropbatch.client.job import Job
 from dropbatch.client.progress import counted
+from dropbatch.client.sources import read_template
 from dropbatch.client.stack import Stack
 from dropbatch.client.submit import Submission, find_existing, prepare
 from dropbatch.client.threads import at_once
@@ -54,7 +56,7 @@ MIN_BAR_BYTES = 8 << 20
 _UPLOAD_OPTIONS = {
     "delimiter": "For tables: , ; | or tab. Detected if not given.",
     "format": "Such as csv. Detected if not given.",
-    "template": "For CSV, TSV and text: the prompt, with {column} for each value.",
+    "template": "The prompt of each row or object, with {column} for each value.",
     "model": "The model id, for instance @cf/baai/bge-small-en-v1.5.",
 }
 
@@ -65,7 +67,13 @@ def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option("--name", help=words)(options(command))
     for name, help_ in _UPLOAD_OPTIONS.items():
         command = click.option(f"--{name}", multiple=True, help=help_)(command)
-    return command
+    return click.option(
+        "--template-file",
+        multiple=True,
+        metavar="FILE",
+        help="The template in a file, for a long prompt.",
+        callback=lambda _context, _option, paths: [read_template(Path(one)) for one in paths],
+    )(command)
 
 
 files_argument = click.argument("sources", nargs=-1, required=True, metavar="FILE...")
@@ -175,6 +183,10 @@ def validation_lines(report: dict[str, Any]) -> Iterator[str]:
     if longest := report["longest"]:
         where = f", line {longest['line']:,}" if longest["line"] else ""
         yield f"longest   {counted(longest['bytes'], 'byte')}{where}"
+    if report["not_sent"]:
+        yield f"not sent  {', '.join(report['not_sent'])}"
+    if report["first"]:
+        yield f"first     {report['first']}"
     for warning in report["warnings"]:
         yield f"warning   {warning}"
     if report["repeated"]:
@@ -237,7 +249,10 @@ class Sending:
         for odd in self.odd:
             note(odd)
         self._judge([one for one in in_order if isinstance(one, Error)])
-        return [one for one in in_order if not isinstance(one, Error)]
+        fine = [one for one in in_order if not isinstance(one, Error)]
+        if sys.stderr.isatty() and fine and fine[0].checked.request:
+            note(f"first request: {fine[0].checked.first}")
+        return fine
 
     def _prepared(
         self, one: Planned, read: Callable[[str], bytes | None], *, records: bool
@@ -247,6 +262,8 @@ class Sending:
         try:
             notes = submission.check(read) if records else submission.notes
             self.odd |= dict.fromkeys(notes)
+            if submission.checked.unused:
+                self.odd[f"not sent: {', '.join(submission.checked.unused)}"] = None
         finally:
             submission.release()
         return submission

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -34,8 +34,33 @@ from dropbatch.errors import NoRecordFits, UnknownModel, UploadRefused, UsageErr
 
 _USAGE = frozenset({"bad_options", "bad_model", "no_model", "path_too_long"})
 """Codes of faults that are not the file's."""
+MAX_SHOWN, SHOWN_END = 240, 80
+"""Characters of a request that are shown, and how many of these are from its end."""
 LOOKED_AT_RECORDS = 1_000
 """First records of which at least one must be fit to be sent."""
+
+
+@dataclass
+class Checked:
+    """What is found of an upload before it is sent.
+
+    Attributes:
+        notes: what is odd.
+        request: the first that is sent.
+        unused: columns of which nothing is sent.
+    """
+
+    notes: list[str] = field(default_factory=list)
+    request: bytes = b""
+    unused: Sequence[str] = ()
+
+    @property
+    def first(self) -> str:
+        """The first request, shortened."""
+        text = self.request.decode(errors="replace")
+        if len(text) <= MAX_SHOWN:
+            return text
+        return f"{text[: MAX_SHOWN - SHOWN_END]} … {text[-SHOWN_END:]}"
 
 
 def check_beginning(
@@ -45,7 +70,7 @@ def check_beginning(
     *,
     folder_options: bytes | None = None,
     default_model: str | None = None,
-) -> list[str]:
+) -> Checked:
     """Check an upload's options, and its first 12 MB, before it is sent.
 
     Args:
@@ -57,22 +82,22 @@ def check_beginning(
     """
     key = names.INBOX + path
     limits = StackLimits(default_model=default_model or "")
-    notes = list[str]()
+    found = Checked()
     try:
         check_path(key)
         options = resolved_options(key, metadata, folder_options)
         try:
             beginning = read_beginning(iter(stored))
         except UsageError:
-            return notes
+            return found
         planned = plan_with(key, options, beginning, limits)
         with suppress(_BeginningOverError):
-            _check_records(planned, beginning, notes, needs_model=default_model is not None)
+            _check_records(planned, beginning, found, needs_model=default_model is not None)
     except UploadRefused as fault:
         if fault.code in _USAGE:
             raise UsageError(fault.message) from None
         raise
-    return notes
+    return found
 
 
 def resolved_options(
@@ -90,13 +115,17 @@ def plan_with(key: str, resolved: Options, beginning: Beginning, limits: StackLi
     return plan_upload(first, options, key, beginning, limits)
 
 
-def batches_of(planned: Planned, blocks: Iterable[bytes]) -> Iterator[Cut]:
-    """The batches of an upload that is read from its first record on."""
+def batches_of(planned: Planned, blocks: Iterable[bytes], checked: Checked) -> Iterator[Cut]:
+    """The batches of an upload that is read from its first record on; notes what is sent."""
     plan = planned.plan
     place = Checkpoint(plan.start, plan.start_line)
-    return cut.read_batches(
-        plan, place, 0, blocks, make_reader(plan, planned.options, planned.header)
-    )
+    reader = make_reader(plan, planned.options, planned.header)
+    for one in cut.read_batches(plan, place, 0, blocks, reader):
+        if one.sendable and not checked.request:
+            begin, length = next(span for span in record_spans(one.rows) if span[1])
+            checked.request = one.body[begin : begin + length]
+        checked.unused = checked.unused or getattr(reader, "unused", ())
+        yield one
 
 
 class _BeginningOverError(Exception):
@@ -104,23 +133,23 @@ class _BeginningOverError(Exception):
 
 
 def _check_records(
-    planned: Planned, beginning: Beginning, notes: list[str], *, needs_model: bool
+    planned: Planned, beginning: Beginning, found: Checked, *, needs_model: bool
 ) -> None:
     """Check the model, if there is a record, and how the records are divided."""
     plan = replace(planned.plan, first_requests=1, max_requests=1)
     if plan.model or needs_model:
-        _check_model_and_records(planned._replace(plan=plan), beginning, notes)
+        _check_model_and_records(planned._replace(plan=plan), beginning, found)
     if plan.form != "jsonl":
         start = Checkpoint(plan.start, plan.start_line)
         for _ in windows(plan, start, _to_end(beginning, plan.start)):
             pass
 
 
-def _check_model_and_records(planned: Planned, beginning: Beginning, notes: list[str]) -> None:
+def _check_model_and_records(planned: Planned, beginning: Beginning, found: Checked) -> None:
+    notes, long = found.notes, Long(planned.plan.known_model)
     model, seen, bad, is_all, first = planned.plan.model, 0, 0, True, None
-    long = Long(planned.plan.known_model)
     try:
-        for one in batches_of(planned, _to_end(beginning, planned.plan.start)):
+        for one in batches_of(planned, _to_end(beginning, planned.plan.start), found):
             if not seen:
                 check_model(model)
                 if words := unknown_model(model, planned.options.task):

@@ -1,7 +1,7 @@
 """Frames, and Parquet and Arrow files, as the CSV that is uploaded. Needs pyarrow.
 
 A column that cannot be a cell, such as a list, is left out with a warning unless it is needed: it
-is the input, the reference, or in the template.
+is the input, the reference, or in the template. A list of messages is a cell of JSON.
 """
 
 from __future__ import annotations
@@ -12,6 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from dropbatch.core.formats.base import encode
+from dropbatch.core.formats.rows import (
+    INPUT_COLUMNS,
+    MESSAGES,
+    REFERENCE_COLUMNS,
+    Template,
+    first_of,
+)
 from dropbatch.errors import UploadRefused, UsageError
 
 CHUNK_BYTES = 1 << 20
@@ -124,7 +132,8 @@ def csv_chunks(table: Table, template: str = "") -> tuple[Iterator[bytes], list[
     left_out = dict[str, str]()
     needed = _needed(names, template)
     for name in names:
-        if why := _no_cell(pa, table.schema.field(name).type, is_needed=name in needed):
+        kind = table.schema.field(name).type
+        if not _is_chat(pa, name, kind) and (why := _no_cell(pa, kind, is_needed=name in needed)):
             left_out[name] = why
     kept = [name for name in names if name not in left_out]
     for name, why in left_out.items():
@@ -145,14 +154,13 @@ def _check_names(names: list[str]) -> None:
 
 
 def _needed(names: list[str], template: str) -> set[str]:
-    from dropbatch.core.formats.rows import INPUT_COLUMNS, REFERENCE_COLUMNS, Template, position
-
     def first(candidates: Sequence[str]) -> list[int]:
-        found = (position(names, name) for name in candidates)
-        return [index for index in found if index is not None][:1]
+        found = first_of(names, candidates)
+        return [] if found is None else [found]
 
     try:
-        wanted = Template(template, names).columns if template else first(INPUT_COLUMNS)
+        chosen = first([MESSAGES, *INPUT_COLUMNS])
+        wanted = Template(template, names).columns if template else chosen
     except UploadRefused:  # The check of the upload says so.
         wanted = []
     return {names[index] for index in (*wanted, *first(REFERENCE_COLUMNS))}
@@ -173,6 +181,21 @@ def _no_cell(pa: Any, kind: Any, *, is_needed: bool) -> str:
     if types.is_fixed_size_binary(kind) or (_is_binary(pa, kind) and not is_needed):
         return f"it has bytes, and {_AS_TEXT}"
     return ""
+
+
+def _is_chat(pa: Any, name: str, kind: Any) -> bool:
+    """Whether a column has messages of a chat: they are written as JSON."""
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if name.strip().casefold() != MESSAGES or not (is_list and pa.types.is_struct(kind.value_type)):
+        return False
+    return {"role", "content"} <= {one.name for one in kind.value_type}
+
+
+def _as_json(value: Any) -> Any:
+    """A value without the nulls that a struct has for members that are not there."""
+    if isinstance(value, dict):
+        return {name: _as_json(one) for name, one in value.items() if one is not None}
+    return [_as_json(one) for one in value] if isinstance(value, list) else value
 
 
 def _is_binary(pa: Any, kind: Any) -> bool:
@@ -231,7 +254,10 @@ def _cells(pa: Any, column: Any, name: str, row: int, *, only: bool) -> Any:
         if types.is_dictionary(column.type):
             column = _cells(pa, column.dictionary, name, row, only=False).take(column.indices)
         kind = column.type
-        if types.is_floating(kind):
+        if types.is_nested(kind):
+            found = (one and encode(_as_json(one)).decode() for one in column.to_pylist())
+            column = pa.array(found, pa.string())
+        elif types.is_floating(kind):
             column = _numbers(pa, column)
         elif types.is_string_view(kind):
             column = column.cast(pa.string())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -29,10 +30,11 @@ from dropbatch.client.frames import (
     table_of_frame,
 )
 from dropbatch.client.stack import S3, Stack, blocks, find_object, object_file
+from dropbatch.core.options import option_name
 from dropbatch.errors import Error, UsageError
 
 CHUNK_BYTES = 1 << 20
-_TABLE = {"format": "csv"}
+_TABLE, _ROWS = {"format": "csv"}, {"format": "objects"}
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,23 @@ class Source:
     digest: str = ""
 
 
+def given_options(options: Mapping[str, object]) -> dict[str, object]:
+    """The options that are set; a template that is a path is read."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        if option_name(name) == "template" and isinstance(value, os.PathLike):
+            given[name] = read_template(Path(value))
+    return given
+
+
+def read_template(path: Path) -> str:
+    """The template in a file, without the line feed at its end."""
+    try:
+        return path.read_text("utf-8-sig").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"template: {path} cannot be read as UTF-8: {error}.") from error
+
+
 def open_source(
     source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | object,
     template: object = None,
@@ -85,6 +104,8 @@ def open_source(
     first = list(islice(records, 1))
     if first and isinstance(first[0], str):
         return Source(_unnamed(".csv"), stream_of(_text_rows(chain(first, records))), None, _TABLE)
+    if isinstance(source, csv.DictReader) or hasattr(source, "features"):  # Of Hugging Face.
+        return Source(_unnamed(".jsonl"), stream_of(_lines(chain(first, records))), None, _ROWS)
     size = None if first else 0
     return Source(_unnamed(".jsonl"), stream_of(_lines(chain(first, records))), size)
 

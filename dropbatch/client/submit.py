@@ -18,12 +18,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from dropbatch.client import aws
-from dropbatch.client.check import check_beginning
+from dropbatch.client.check import Checked, check_beginning
 from dropbatch.client.find import retry_ids
 from dropbatch.client.job import Job
 from dropbatch.client.sources import (
     CHUNK_BYTES,
     Source,
+    given_options,
     is_stored,
     names_table,
     open_source,
@@ -60,6 +61,7 @@ class Submission:
         in_place: whether it lies in the stack's source bucket and is read there.
         existed: whether it had its job already when it was sent.
         notes: what of it is not sent.
+        checked: what the check has found.
     """
 
     stack: Stack
@@ -73,6 +75,7 @@ class Submission:
     in_place: bool = False
     existed: bool = False
     notes: Sequence[str] = ()
+    checked: Checked = field(default_factory=Checked)
 
     @property
     def place(self) -> tuple[str, str]:
@@ -132,12 +135,13 @@ class Submission:
             "default_model": self.stack.default_model,
         }
         try:
-            return check_beginning(blocks, path, self.metadata, **known)
+            self.checked = check_beginning(blocks, path, self.metadata, **known)
         except (UploadRefused, UsageError) as error:
             if is_known:
                 raise
             why = "for its folder's _options.json may not be read, and may set this"
             return [f"{path}: {error} It is sent, {why}."]
+        return self.checked.notes
 
     def send(self, progress: Callable[[int], None] = lambda _: None) -> Job:
         """Send it; return its job."""
@@ -213,7 +217,7 @@ def prepare(
     stack: Stack, source: object, name: str | None, options: Mapping[str, object]
 ) -> Submission:
     """Open a source; nothing is sent."""
-    given = {one: value for one, value in options.items() if value is not None}
+    given = given_options(options)
     template = next((given[one] for one in given if option_name(one) == "template"), None)
     opened = open_any(stack, source, template)
     try:

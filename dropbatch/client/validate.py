@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from dropbatch.client.check import Long, batches_of, plan_with, resolved_options
-from dropbatch.client.sources import open_source
+from dropbatch.client.check import Checked, Long, batches_of, plan_with, resolved_options
+from dropbatch.client.sources import given_options, open_source
 from dropbatch.client.stack import Stack
 from dropbatch.client.submit import open_any
 from dropbatch.client.upload import upload_key
@@ -59,6 +59,7 @@ class Found:
     """
 
     long: Long
+    checked: Checked = field(default_factory=Checked)
     records: int = 0
     bytes: int = 0
     batches: int = 0
@@ -83,11 +84,11 @@ def validate(
 
     The stack has the default model, `_options.json`, and objects that are named `s3://bucket/key`.
     """
-    template = options.get("template")
+    given = given_options(options)
+    template = given.get("template")
     opened = open_any(stack, source, template) if stack else open_source(source, template)
     with opened.stream as stream, tempfile.TemporaryFile() as copy:
         key = upload_key(name, opened.name)
-        given = {one: value for one, value in options.items() if value is not None}
         if not stream.seekable():
             shutil.copyfileobj(stream, copy)
         found = map(stack.read, options_keys(key, names.INBOX)) if stack else ()
@@ -138,6 +139,8 @@ def check_file(
         "warnings": [*filter(None, [model_advice(plan.model), found.long.note()])],
         "repeated": found.repeated,
         "longest": found.longest,
+        "not_sent": [*found.checked.unused],
+        "first": found.checked.first,
         "estimate": _estimate(plan.known_model, found),
     }
 
@@ -155,7 +158,7 @@ def _read(file: BinaryIO, planned: Planned, found: Found) -> None:
                 raise cut.gap_error(plan.packing)
             yield block
 
-    for one in batches_of(planned, counted()):
+    for one in batches_of(planned, counted(), found.checked):
         check_model(plan.model)
         if words := unknown_model(plan.model, planned.options.task):
             raise UploadRefused("bad_model", words)

@@ -315,7 +315,7 @@ def text_request(record: bytes) -> bytes:
 
 
 class ObjectReader(LineReader):
-    """Turns objects into requests: their members are the columns of a row of their own."""
+    """Turns objects into requests: their members are the columns; `unused` as of a table."""
 
     def __init__(self, target: Target) -> None:
         """Check the template by itself: which members there are, each object says."""
@@ -323,13 +323,7 @@ class ObjectReader(LineReader):
         if target.template:
             Template(target.template, named_in(target.template))
         self._rows = lru_cache(100)(partial(Rows, target))
-
-    @property
-    def unused(self) -> list[str]:
-        """The members of the first object of which nothing is sent."""
-        return self._first.unused if self._first else []
-
-    _first: Rows | None = None
+        self.unused = list[str]()
 
     def _convert(self, record: bytes) -> Converted | RecordFault:
         members = object_of(record)
@@ -340,7 +334,7 @@ class ObjectReader(LineReader):
             at = first_of(list(members), REFERENCE_COLUMNS)
             own = NULL if at is None else list(members.values())[at]
             return RecordFault("bad_record", error.message, own)
-        self._first = self._first or rows
+        self.unused = self.unused or rows.unused
         return rows.request(cells, list(members.values()))
 
 

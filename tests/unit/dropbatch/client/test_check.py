@@ -26,7 +26,8 @@ SCOUT, LONG_URL = (
 
 def check(content, path="a.jsonl", *, model=BGE, folder=None, default=None, **options):
     given = metadata_of({"model": model, **options} if model else options)
-    return check_beginning([content], path, given, folder_options=folder, default_model=default)
+    known = {"folder_options": folder, "default_model": default}
+    return check_beginning([content], path, given, **known).notes
 
 
 @pytest.mark.parametrize(

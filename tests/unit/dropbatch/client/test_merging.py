@@ -147,6 +147,7 @@ RECORDS = {
         "custom_id": ref,
         "params": {"max_tokens": 5, "messages": [{"role": "user", "content": text}]},
     },
+    "objects": lambda text, ref: {"text": text, "id": ref},
     "bedrock": lambda text, ref: {
         "modelInput": {"prompt": text, "max_gen_len": 5},
         "recordId": ref,

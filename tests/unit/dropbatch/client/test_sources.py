@@ -3,6 +3,7 @@
 Frames of every type of column, and how much is held in memory.
 """
 
+import csv
 import io
 import json
 import os
@@ -225,6 +226,77 @@ def test_stored_in_another_way_is_the_same_cell():
     json_type = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a":1}', None]))
     table = pa.table({"n": [1, 2], "ends": ends, "json": json_type})
     assert content(table) == '"n","ends","json"\n1,"x","{""a"":1}"\n2,"x",\n'
+
+
+CHATS = [[{"role": "user", "content": "Hi é"}], [{"role": "user", "content": "b", "name": "x"}]]
+
+
+@pytest.mark.parametrize("make", [pa.table, pd.DataFrame, "parquet"])
+def test_list_of_messages_is_chat(make, tmp_path):
+    columns = {"id": [1, 2], "prompt": ["not", "this"], "messages": CHATS}
+    if make == "parquet":
+        parquet.write_table(pa.table(columns), tmp_path / "a.pq")
+    source = tmp_path / "a.pq" if make == "parquet" else make(columns)
+    report = validate(source, None, {"model": "@cf/meta/llama-3.3-70b-instruct-fp8-fast"})
+
+    assert (report["error"], report["bad"], report["not_sent"]) == (None, 0, ["prompt"])
+    assert json.loads(report["first"]) == {"messages": CHATS[0], "external_reference": "1"}
+
+
+def test_other_nested_messages_are_refused():
+    with pytest.raises(UsageError, match="Column 'messages' cannot be sent: it is nested"):
+        open_source(pa.table({"text": ["a"], "messages": [["a"]]}))
+
+
+# ── rows with a template, from any source ─────────────────────────────────────────────────────────
+
+
+class Dataset:
+    """As one of Hugging Face's: rows are dicts, and it has features."""
+
+    features = ("id", "title", "body")
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+ROWS_OF_DATA = [
+    {"id": "11", "title": "Pier", "body": "Long."},
+    {"id": "12", "title": "Mole", "body": "Short."},
+]
+AS_CSV = io.StringIO("id,title,body\n11,Pier,Long.\n12,Mole,Short.\n")
+AS_LINES = io.BytesIO("".join(json.dumps(one) + "\n" for one in ROWS_OF_DATA).encode())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [ROWS_OF_DATA, iter(ROWS_OF_DATA), csv.DictReader(AS_CSV), Dataset(ROWS_OF_DATA), AS_LINES],
+    ids=["list", "iterator", "DictReader", "Dataset", "JSON Lines"],
+)
+def test_template_names_members_of_rows_from_any_source(source, tmp_path):
+    (tmp_path / "prompt.txt").write_text("{title}:\n{body}\n")
+    options = {"model": "@cf/baai/bge-m3", "template": tmp_path / "prompt.txt"}
+    report = validate(source, None, options)
+
+    assert (report["format"], report["records"], report["bad"]) == ("objects", 2, 0)
+    assert json.loads(report["first"]) == {"text": "Pier:\nLong.", "external_reference": "11"}
+
+
+@pytest.mark.parametrize("make", [Dataset, iter])
+def test_dataset_without_template_is_table(make):
+    rows = [{"id": 1, "text": "a", "label": 0}]
+    report = validate(make(rows), None, {"model": "@cf/baai/bge-m3"})
+    is_table = make is Dataset
+    assert report["format"] == ("objects" if is_table else "native")
+    assert report["not_sent"] == (["label"] if is_table else [])
+
+
+def test_template_that_cannot_be_read_says_so(tmp_path):
+    with pytest.raises(UsageError, match=r"template: .*none\.txt cannot be read"):
+        validate(iter(ROWS_OF_DATA), None, {"template": tmp_path / "none.txt"})
 
 
 # ── files of Parquet and Arrow ────────────────────────────────────────────────────────────────────
