@@ -3,12 +3,14 @@
 Written the usual way it miscounts in most worlds, with one conditional write in none.
 """
 
+import re
 from contextlib import suppress
+from pathlib import Path
 
 import boto3
 import pytest
 
-from simulation import Account, Awkward, Queue, Table
+from simulation import Account, Awkward, Queue, Table, seeds
 
 MESSAGES = 6
 TOTAL = {"pk": {"S": "total"}}
@@ -51,9 +53,33 @@ def counted(seed, handler, trace=None):
     return sum(int(item["n"]["N"]) for item in account.dynamodb.items.values())
 
 
-@pytest.mark.parametrize(("handler", "wrong"), [(naive, 113), (careful, 0)])
-def test_seeds_find_what_a_handler_miscounts(handler, wrong):
-    assert sum(counted(seed, handler) != MESSAGES for seed in range(200)) == wrong
+@seeds(200)
+def test_each_message_counts_once(seed, trace):
+    number = counted(seed, careful, trace)
+    assert number == MESSAGES
+
+
+def test_page_shows_the_toy_and_how_the_naive_one_fails(monkeypatch):
+    monkeypatch.delenv("SEED", raising=False)
+    page, toy = Path(__file__).with_name("README.md").read_text(), Path(__file__).read_text()
+    shown, failure = re.findall(r"```\w*\n(.*?)```", page, re.DOTALL)
+
+    @seeds(200, first=1)
+    def test_naive(seed, trace):
+        number = counted(seed, naive, trace)
+        assert number == MESSAGES
+
+    with pytest.raises(AssertionError) as failed:
+        test_naive()
+    assert str(failed.value) == failure.strip()
+    assert shown.partition("\n\nMESSAGES")[2] in toy
+
+
+def test_seed_of_environment_is_played_alone(monkeypatch):
+    monkeypatch.setenv("SEED", "17")
+    played = []
+    seeds(200)(lambda seed, trace: played.append(seed))()
+    assert played == [17]
 
 
 def test_seed_plays_the_same_world_again():

@@ -24,7 +24,6 @@ SECONDS = {
     "s3": (0.02, 0.08),
     "sqs": (0.005, 0.02),
     "events": (0.01, 0.03),
-    "states": (0.01, 0.05),
 }
 """Shortest and longest usual duration of a call of each service, seconds."""
 

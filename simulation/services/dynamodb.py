@@ -69,7 +69,6 @@ class DynamoDB:
 
     Attributes:
         items: every item by its key, in wire form; a write replaces it, nothing changes it.
-        expired: what time to live has deleted.
     """
 
     exceptions = EXCEPTIONS
@@ -82,7 +81,6 @@ class DynamoDB:
         self.key_of = keyed(table)
         """The key of an item, or a key in wire form, as two strings."""
         self.items: dict[Key, Wire] = {}
-        self.expired: dict[Key, Wire] = {}
         self.index = Index(table)
         self._partitions: dict[str, SortedDict] = {}
         self.watchers: list[Callable[[Key, Wire | None, Wire | None], None]] = []
@@ -289,14 +287,6 @@ class DynamoDB:
             return answer
 
         return self.calls.read("dynamodb.query", read)
-
-    def expire(self) -> None:
-        """Delete the items whose time to live is over."""
-        now, expires = self.calls.now(), self.described.time_to_live
-        for key, item in list(self.items.items()):
-            if expires in item and float(item[expires]["N"]) < now:
-                self.expired[key] = item
-                self._store(key, None)
 
     # ── how ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -141,9 +141,6 @@ class _Parser:
             inner = self.either()
             self.take(")")
             return inner
-        if token.upper() == "NOT":
-            self.take()
-            return _not(self.single())
         if token in {"attribute_exists", "attribute_not_exists", "begins_with"}:
             return self.function(self.take())
         path = self.path()
@@ -243,10 +240,6 @@ def _or(left: Condition, right: Condition) -> Condition:
 
 def _and(left: Condition, right: Condition) -> Condition:
     return lambda item, names, values: left(item, names, values) and right(item, names, values)
-
-
-def _not(inner: Condition) -> Condition:
-    return lambda item, names, values: not inner(item, names, values)
 
 
 def _between(path: Path, low: str, high: str) -> Condition:

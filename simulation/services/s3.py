@@ -6,7 +6,6 @@ not simulated raises.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import md5
@@ -110,13 +109,7 @@ class S3:
         return self.calls.read("s3.head_object", read)
 
     def get_object(
-        self,
-        *,
-        Bucket: str,
-        Key: str,
-        VersionId: str = "",
-        IfMatch: str = "",
-        Range: str = "",
+        self, *, Bucket: str, Key: str, VersionId: str = "", IfMatch: str = "", Range: str = ""
     ) -> dict[str, Any]:
         """An object's bytes, or some of them."""
 
@@ -207,13 +200,7 @@ class S3:
         return self.calls.write("s3.create_multipart_upload", write)
 
     def upload_part_copy(
-        self,
-        *,
-        Bucket: str,
-        Key: str,
-        UploadId: str,
-        PartNumber: int,
-        CopySource: dict[str, str],
+        self, *, Bucket: str, Key: str, UploadId: str, PartNumber: int, CopySource: dict[str, str]
     ) -> dict[str, Any]:
         """Copy a whole object to its place among the parts."""
 
@@ -269,27 +256,6 @@ class S3:
             return {"Errors": errors} if errors else {}
 
         return self.calls.write("s3.delete_objects", write)
-
-    def expire(self, prefix: str, current_days: float | None, noncurrent_days: float) -> None:
-        """Delete what a lifecycle rule deletes."""
-        now, newer = self.calls.now(), dict[str, Version]()
-        for (key, version_id), version in reversed(list(self._versions.items())):
-            if not key.startswith(prefix):
-                continue
-            successor = newer.get(key)
-            newer[key] = version
-            if successor is None and self.objects.get(key) is version:
-                if (
-                    current_days is not None
-                    and version.modified.timestamp() + current_days * 86_400 < now
-                ):
-                    del self._versions[key, version_id], self.objects[key]
-            elif (successor or version).modified.timestamp() + noncurrent_days * 86_400 < now:
-                del self._versions[key, version_id]
-
-    def stored(self) -> Counter[str]:
-        """How many versions there are, by the first part of their keys."""
-        return Counter(key.partition("/")[0] for key, _ in self._versions)
 
     def list_parts(
         self, *, Bucket: str, Key: str, UploadId: str, PartNumberMarker: int = 0

@@ -22,19 +22,12 @@ class TableIndex:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table whose keys are strings.
-
-    Attributes:
-        sort_key: empty if it has none.
-        time_to_live: the attribute with the time at which an item may be deleted, Unix seconds;
-            empty if there is none.
-    """
+    """A table whose keys are strings; `sort_key` is empty if it has none. No item expires."""
 
     name: str
     partition_key: str
     sort_key: str = ""
     index: TableIndex | None = None
-    time_to_live: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -62,9 +55,8 @@ class Table:
                 index = TableIndex(index_name, *_names(schema))
             case others:
                 raise NotSimulatedError(f"indexes {others}")
-        time_to_live = properties.get("TimeToLiveSpecification", {}).get("AttributeName", "")
         partition_key, sort_key = _names(properties["KeySchema"])
-        return cls(name, partition_key, sort_key, index, time_to_live)
+        return cls(name, partition_key, sort_key, index)
 
 
 def keyed(table: Table) -> Callable[[Mapping[str, Any]], tuple[str, str]]:

@@ -18,8 +18,10 @@ from local.template import powertools_variables
 
 os.environ |= powertools_variables()
 
+from simulation import first_difference
 from tests.simulation.explore.schedules import explore
 from tests.simulation.explore.small_worlds import SMALL_WORLDS
+from tests.simulation.worlds.plans import smaller
 from tests.simulation.worlds.runs import random_world, run, smallest
 
 
@@ -36,6 +38,10 @@ def replay(seed: int) -> bool:
     print(*plan.lines(), sep="\n")
     end = next(place for place, event in enumerate(events, 1) if f" BROKEN {law}" in event)
     print(*events[max(end - int(os.environ.get("EVENTS", "60")), 0) : end], sep="\n")
+    passing = list[str]()
+    run([*smaller(plan)][-1], passing, outcome.seconds)
+    print("First difference from the last smaller plan, which keeps it:")
+    print(*first_difference(passing, events), sep="\n")
     print(f"{broken.law}: {broken.detail}")
     return True
 
@@ -51,7 +57,8 @@ def random_worlds(first: int, wanted: int | None, minutes: float) -> bool:
         calls += outcome.calls
         simulated_seconds += outcome.seconds
         for one in outcome.violations[:3]:
-            print(f"seed {seed}: {one.law}: {one.detail[:300]}", flush=True)
+            told = f"seed {seed}: {one.law}: {one.detail[:300]} (make simulate SEED={seed})"
+            print(told, flush=True)
         broken += bool(outcome.violations)
     took = time.monotonic() - began
     print(

@@ -6,7 +6,6 @@ from statistics import mean
 import pytest
 
 from local.workers_ai import Behaviour, Fault
-from shared.models import BatchState
 from tests.simulation.cloudflare.events import Events
 from tests.simulation.cloudflare.laws import EventLaws
 from tests.simulation.cloudflare.others import OTHER_TOKEN, QUEUES, SUBSCRIPTIONS, by_hand, call
@@ -210,19 +209,3 @@ def test_tick_removes_what_is_not_used_any_more(seen):
     before = len(seen.world.queue_times)
     seen.job()
     assert len(seen.world.queue_times) == before
-
-
-def test_unreadable_batch_delays_nobody(seen):
-    """Its event is done with, and its poll sets it aside."""
-    seen.job(1)
-    drop(seen.world, "broken.jsonl", 2)
-    seen.world.run(15)
-    items = seen.world.dynamodb.items
-    key = next(k for k, i in items.items() if i.get("state") == {"S": BatchState.QUEUED.value})
-    items[key] = {**items[key], "requests": {"S": "many"}}
-    seen.laws.laws.broken = lambda *_: None
-    drop(seen.world, "other.jsonl", 16)
-    other = seen.world.uploads[-1]
-    seen.world.run(120)
-    assert seen.world.job(other)["state"] == {"S": "completed"}
-    assert seen.world.failures == []

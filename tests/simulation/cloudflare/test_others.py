@@ -3,8 +3,6 @@
 import json
 from dataclasses import replace
 
-import pytest
-
 from tests.simulation.cloudflare import events
 from tests.simulation.cloudflare.events import Events, Hand, draw_events, draw_hands
 from tests.simulation.cloudflare.others import QUEUES, SUBSCRIPTIONS, OtherStack, by_hand
@@ -63,40 +61,23 @@ class Dashboard:
         return self.call("POST", f"{QUEUES}/{self.queue}/messages/pull", {"batch_size": 100})
 
 
-@pytest.fixture
-def dashboard():
+def test_hands_do_what_they_say():
     with simulated(1) as world:
-        yield Dashboard(world)
-
-
-def test_hand_deletes_the_queue(dashboard):
-    by_hand(dashboard.world, "delete queue")
-    assert dashboard.call("GET", QUEUES) == []
-
-
-def test_hand_gives_the_queue_to_a_worker(dashboard):
-    by_hand(dashboard.world, "worker consumer")
-    assert dashboard.call("GET", f"{QUEUES}/{dashboard.queue}/consumers")[0]["type"] == "worker"
-    assert dashboard.pull() is None
-
-
-def test_hand_disables_subscriptions(dashboard):
-    by_hand(dashboard.world, "disable")
-    assert [one["enabled"] for one in dashboard.call("GET", SUBSCRIPTIONS)] == [False]
-
-
-def test_hand_sends_garbage(dashboard):
-    by_hand(dashboard.world, "garbage")
-    assert dashboard.pull()["message_backlog_count"] == 1_000
-
-
-def test_hand_takes_and_gives_the_permission(dashboard):
-    by_hand(dashboard.world, "refuse")
-    assert dashboard.call("GET", QUEUES) is None
-    by_hand(dashboard.world, "disable")
-    assert dashboard.call("GET", QUEUES) is None
-    by_hand(dashboard.world, "refuse")
-    assert len(dashboard.call("GET", QUEUES)) == 1
+        dashboard = Dashboard(world)
+        by_hand(world, "garbage")
+        assert dashboard.pull()["message_backlog_count"] == 1_000
+        by_hand(world, "disable")
+        assert [one["enabled"] for one in dashboard.call("GET", SUBSCRIPTIONS)] == [False]
+        by_hand(world, "refuse")
+        by_hand(world, "disable")
+        assert dashboard.call("GET", QUEUES) is None
+        by_hand(world, "refuse")
+        by_hand(world, "worker consumer")
+        consumers = dashboard.call("GET", f"{QUEUES}/{dashboard.queue}/consumers")
+        assert consumers[0]["type"] == "worker"
+        assert dashboard.pull() is None
+        by_hand(world, "delete queue")
+        assert dashboard.call("GET", QUEUES) == []
 
 
 # ── plans ─────────────────────────────────────────────────────────────────────────────────────────

@@ -189,48 +189,6 @@ def answers_refused(world: World) -> list[Dropped]:
     return [drop(world, "a.jsonl", 2, may_fail=True)]
 
 
-def read_twice(world: World) -> list[Dropped]:
-    """A reader is slow, so that another one takes its place, and is slow too."""
-    Slow(world, "put_item", "BATCH#00000002", seconds=60.0)
-    Slow(world, "put_item", "BATCH#00000003", seconds=60.0)
-    return [drop(world, "a.jsonl", 10, may_fail=True)]
-
-
-def visited_twice(world: World, words: tuple[str, ...], then: float = 0.0) -> list[Dropped]:
-    """A visit is slower than its lease lasts, and the next one may be slow too."""
-    Slow(world, "META", *words, seconds=143.0)
-    Slow(world, "META", *words, seconds=then, nth=2)
-    return [drop(world, "a.jsonl", 2, may_fail=True)]
-
-
-def lease_refused(world: World) -> list[Dropped]:
-    """The table refuses a visit's lease, but not the one of another visit."""
-    dropped = drop(world, "a.jsonl", 2, may_fail=True)
-    world.run(30.0)
-    Slow(
-        world,
-        "META",
-        "#lease_until = :to_lease_until, #due_at = :to_due_at, #claims",
-        seconds=2.0,
-        fails=True,
-    )
-    Slow(world, "META", "#status = :to_status", seconds=5.0)
-    message = f'{{"do":"visit","job_id":"{dropped.upload.job_id}"}}'
-    for delay in (0.0, 0.5):
-        world.sqs.put("VisitQueue", message, delay)
-    return [dropped]
-
-
-def read_beside(world: World) -> list[Dropped]:
-    """A second message to read an upload comes, and its lease is refused."""
-    Slow(world, "META", "#plan", seconds=3.0)
-    Slow(world, "META", "#lease_until = :to_lease_until, #due_at", fails=True)
-    dropped = drop(world, "a.jsonl", 2, may_fail=True)
-    world.run(0.7)
-    world.sqs.put("SplitQueue", f'{{"do":"split","job_id":"{dropped.upload.job_id}"}}')
-    return [dropped]
-
-
 def unreadable(world: World, seconds: float, apart: float = 0.0) -> list[Dropped]:
     """A body cannot be read for some time; the failure is noted slowly if messages come twice."""
     _unreadable(world, "/00000000", seconds)
@@ -238,26 +196,6 @@ def unreadable(world: World, seconds: float, apart: float = 0.0) -> list[Dropped
         _submit_twice(world, apart)
         Slow(world, "BATCH#00000000", "SET due_at = :due_at", seconds=5.0)
     return [drop(world, "a.jsonl", 2, may_fail=True)]
-
-
-def appended_twice(world: World) -> list[Dropped]:
-    """Hundreds of answers come while an upload is read."""
-    Slow(world, "put_item", "BATCH#0000033", seconds=30.0, nth=0)
-    Slow(world, "META", "#output", seconds=90.0)
-    return [drop(world, "a.jsonl", 340, may_fail=True)]
-
-
-def cleaned_twice(world: World) -> list[Dropped]:
-    """Two ticks delete what a job has staged."""
-    dropped = drop(world, "a.jsonl", 2, may_fail=True)
-    world.run(60.0)
-    Slow(world, "META", "SET due_at = :due_at, claims", seconds=70.0)
-    Slow(world, "META", "REMOVE due_at, #work", seconds=30.0)
-    world.tick_seconds = 600.0
-    world.run(3_600.0 - 700.0)
-    world.tick_seconds = 60.0
-    world.run(1_500.0)
-    return [dropped]
 
 
 def refused_while_lifted(world: World) -> list[Dropped]:
@@ -278,24 +216,7 @@ DEADLINE = (("MAX_REQUESTS_PER_BATCH", 2), ("BATCH_DEADLINE_HOURS", 0.02))
 BAD = Fault(kind="5006", on="submit", contains="a.jsonl 1", times=0)
 
 SLOW_WORLDS = (
-    slow(
-        "fault of a job that is over",
-        2,
-        "META",
-        "#error",
-        faults=(Fault(kind="5007"),),
-        seconds=60.0,
-    ),
-    slow(
-        "fault while the upload is read",
-        4,
-        "META",
-        "#total",
-        faults=(Fault(kind="5007", times=0),),
-        seconds=5.0,
-    ),
     SmallWorld("two faults", partial(_one, 4, (), {}), (Fault(kind="5007"), Fault(kind="5016"))),
-    slow("split ends twice", 4, "META", "#total", seconds=100.0),
     slow(
         "two batches are split",
         20,
@@ -318,17 +239,6 @@ SLOW_WORLDS = (
     SmallWorld(
         "polls fail, and then do not", answers_refused, (Fault(kind="html", on="poll", times=0),)
     ),
-    SmallWorld("read twice", read_twice),
-    SmallWorld(
-        "visited twice",
-        partial(visited_twice, words=("#status = :to_status",), then=8.0),
-        (Fault(kind="stuck", seconds=600),),
-    ),
-    SmallWorld("ended twice", partial(visited_twice, words=("#completed_at = :to_completed_at",))),
-    SmallWorld(
-        "refused lease", lease_refused, (Fault(kind="stuck", seconds=600),), calls_fail=True
-    ),
-    SmallWorld("read beside", read_beside, calls_fail=True),
     _within(
         SmallWorld("body that cannot be read", partial(unreadable, seconds=20.0), calls_fail=True),
         47.0,
@@ -338,13 +248,6 @@ SLOW_WORLDS = (
         slow("claim without an answer", 2, "BATCH#00000000", "#fence = :to_fence", unanswered=True),
         10.0,
     ),
-    SmallWorld(
-        "appended twice",
-        appended_twice,
-        (),
-        (("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", 240)),
-    ),
-    SmallWorld("cleaned twice", cleaned_twice),
     SmallWorld(
         "two refusals",
         partial(_one, 4, ("put_item PAUSE",), {"seconds": 1.0}),

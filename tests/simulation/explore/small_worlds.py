@@ -261,9 +261,7 @@ _WORLDS = (
     SmallWorld("receipt", twice(leaves_receipt, 1.0)),
     SmallWorld("answers missing", twice(TWO), (Fault(kind="missing", first=1),)),
     SmallWorld(
-        "unreadable answers",
-        rarely_ticked,
-        (Fault(kind="truncated_json", at=20, times=0),),
+        "unreadable answers", rarely_ticked, (Fault(kind="truncated_json", at=20, times=0),)
     ),
     SmallWorld(
         "an answer that no reader follows",

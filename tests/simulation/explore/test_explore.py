@@ -17,17 +17,8 @@ from tests.simulation.worlds.world import World, simulated
 
 OF_NAME = {one.name: one for one in SMALL_WORLDS}
 HEAVY = {
-    *(
-        "stalled model",
-        "full model",
-        "counted one by one",
-        "another model beside many batches",
-    ),
-    *(
-        "lost while its model is full",
-        "first batches and polls",
-        "outage without tokens",
-    ),
+    *("stalled model", "full model", "counted one by one", "another model beside many batches"),
+    *("lost while its model is full", "first batches and polls", "outage without tokens"),
 }
 """These run with all their disturbances only."""
 

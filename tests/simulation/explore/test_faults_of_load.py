@@ -1,17 +1,12 @@
-"""Faults of load that the project had once are found in simulated worlds.
-
-If what prevents them is taken away.
-"""
+"""Load: what the project once did wrong with many batches, jobs or polls."""
 
 from dataclasses import replace
-from math import inf
 
 import pytest
 
-from functions.poll import dispatch, due
+from functions.poll import dispatch
 from local.workers_ai import Behaviour
 from shared.ledger.batches import Batches
-from shared.pacing.budget import Budget
 from tests.simulation.explore.schedules import Schedule, run
 from tests.simulation.explore.small_worlds import SMALL_WORLDS
 from tests.simulation.worlds.judges import Laws, Promises
@@ -19,7 +14,6 @@ from tests.simulation.worlds.users import MODELS, drop
 from tests.simulation.worlds.world import simulated
 
 OF_NAME = {one.name: one for one in SMALL_WORLDS}
-IN_TIME = "a job's first batch is submitted in time"
 
 
 def world_with(calls_per_minute=200, **settings):
@@ -68,11 +62,8 @@ def seconds_behind_batches_without_a_job():
 
 
 @pytest.mark.slow
-def test_batches_without_a_job_block_others_unless_set_aside(monkeypatch):
+def test_batches_without_a_job_delay_no_other():
     assert seconds_behind_batches_without_a_job() < 600
-    monkeypatch.setattr(due, "set_aside", lambda *_: None)
-
-    assert seconds_behind_batches_without_a_job() == inf
 
 
 def messages_without_a_consumer():
@@ -104,13 +95,5 @@ def laws_of_many_drops():
 
 
 @pytest.mark.slow
-def test_first_batches_without_tokens_of_their_own_wait(monkeypatch):
+def test_first_batches_of_many_drops_are_submitted_in_time():
     assert laws_of_many_drops() == set()
-    real = Budget.permit_submit
-    monkeypatch.setattr(
-        Budget,
-        "permit_submit",
-        lambda self, model, now, first: real(self, model, now),
-    )
-
-    assert laws_of_many_drops() == {IN_TIME}

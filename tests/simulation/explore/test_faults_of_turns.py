@@ -1,7 +1,4 @@
-"""Faults of turns between kinds of work, which the project had once.
-
-Worlds find them if what prevents them is gone.
-"""
+"""Turns between kinds of work: none keeps another waiting, as each did once."""
 
 import json
 from collections import Counter
@@ -11,15 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from functions.poll import commands, dispatch, tick
-from functions.poll import visit as visit_job
 from functions.submit import handler
 from functions.submit import read as turn
 from functions.submit import stage as create_batches
 from local.workers_ai import Behaviour, Fault
-from shared.aws.queues import Queues, SplitMessage, VisitMessage
-from shared.ledger import jobs
-from shared.ledger.due import DueItems
-from shared.ledger.jobs import Jobs
 from shared.models import DueKind
 from simulation.services.awkward import Awkward
 from tests.simulation.worlds.judges import Laws, Promises
@@ -86,21 +78,9 @@ def polls_sent():
 
 
 @pytest.mark.slow
-def test_visits_in_the_queue_of_polls_shut_them_out(monkeypatch):
+def test_visits_shut_no_poll_out(monkeypatch):
     monkeypatch.setattr(dispatch, "LARGE_RECORDS", 1)
     assert polls_sent()["poll"] >= 15
-    monkeypatch.setattr(tick, "do_routine", dispatch.visit_due_jobs)
-    monkeypatch.setattr(dispatch, "MAX_VISITS_WAITING", 10_000)
-    real = Queues._url
-    monkeypatch.setattr(
-        Queues,
-        "_url",
-        lambda self, one: self.poll_url if isinstance(one, VisitMessage) else real(self, one),
-    )
-    shut_out = polls_sent()
-
-    assert shut_out["poll"] <= 5
-    assert shut_out["visit"] > 300
 
 
 # ── turns and submits in one queue ────────────────────────────────────────────────────────────────
@@ -122,7 +102,7 @@ def seconds_beside_turns():
         return max(firsts)
 
 
-def test_submits_in_the_queue_of_turns_wait_for_them(monkeypatch):
+def test_submits_do_not_wait_for_turns(monkeypatch):
     def slowly(one):
         if one.services.ledger.last_batch(one.job.job_id):
             one.services.sleep(55.0)
@@ -131,14 +111,6 @@ def test_submits_in_the_queue_of_turns_wait_for_them(monkeypatch):
     monkeypatch.setattr(handler, "split", slowly)
     monkeypatch.setattr(turn, "TURN_SECONDS", 0.0)
     assert seconds_beside_turns() < 5
-    real = Queues._url
-    monkeypatch.setattr(
-        Queues,
-        "_url",
-        lambda self, one: self.submit_url if isinstance(one, SplitMessage) else real(self, one),
-    )
-
-    assert seconds_beside_turns() > 40
 
 
 # ── an upload beside many open jobs ───────────────────────────────────────────────────────────────
@@ -171,25 +143,9 @@ def dies_with_job(world):
 
 
 @pytest.mark.slow
-def test_upload_that_waits_among_visits_is_read_late(monkeypatch):
+def test_upload_is_read_before_visits_that_show_only(monkeypatch):
     monkeypatch.setattr(tick, "MAX_JOBS", 1)
     assert seconds_until_read() < 180
-    real = DueItems.due
-
-    def of_one_kind(self, work, now, limit):
-        if work is DueKind.JOB:
-            return [], None
-        found, following = real(self, work, now, limit)
-        if work is DueKind.ROUTINE:
-            found = sorted(
-                [*real(self, DueKind.JOB, now, limit)[0], *found], key=lambda one: one.due_at
-            )[:limit]
-        return found, following
-
-    monkeypatch.setattr(DueItems, "due", of_one_kind)
-    monkeypatch.setattr(tick, "MAX_IDLE_VISITS", 100_000)
-
-    assert seconds_until_read() > 360
 
 
 def seconds_to_the_end():
@@ -207,21 +163,10 @@ def seconds_to_the_end():
     return ended[0]
 
 
-def visit_with_lease(invocation, job):
-    """A visit that shows how far a job is, under a lease of its own."""
-    services = invocation.services
-    now = services.now()
-    if (leased := services.ledger.lease_job(job, now, now + 10)) is not None:
-        services.ledger.release_job(leased, now + 10)
-
-
 @pytest.mark.slow
-def test_visits_that_take_the_lease_hold_up_reading(monkeypatch):
+def test_visits_do_not_hold_up_reading(monkeypatch):
     monkeypatch.setattr(turn, "TURN_SECONDS", 2.0)
     assert seconds_to_the_end() < 30
-    monkeypatch.setattr(visit_job, "_watch_split", visit_with_lease)
-
-    assert seconds_to_the_end() > 300
 
 
 # ── a small job beside a backlog ──────────────────────────────────────────────────────────────────
@@ -261,14 +206,5 @@ def most_outstanding():
 
 
 @pytest.mark.slow
-def test_models_that_a_read_left_out_are_not_full(monkeypatch):
+def test_models_that_a_read_left_out_count():
     assert most_outstanding() < 20
-    monkeypatch.setattr(jobs, "READ_TRIES", 1)
-    real = Jobs.models_of
-    monkeypatch.setattr(
-        Jobs,
-        "models_of",
-        lambda self, ids: {one: model for one, model in real(self, ids).items() if model},
-    )
-
-    assert most_outstanding() > 30

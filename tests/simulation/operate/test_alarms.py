@@ -118,12 +118,7 @@ def play(hours, events):
 
 
 OUTAGE = (
-    Event(
-        1,
-        partial(inject, Fault(kind="html", times=0), size=3_000),
-        "PausedAlarm",
-        2.2,
-    ),
+    Event(1, partial(inject, Fault(kind="html", times=0), size=3_000), "PausedAlarm", 2.2),
     Event(1, nothing, "AmbiguousSubmitsAlarm", 2.2),
     Event(2, recover),
 )
@@ -132,38 +127,20 @@ UNREACHABLE = (
     Event(2, nothing, "StuckItemsAlarm", 3.6),
     Event(3, recover),
 )
-TOKEN = (
-    Event(1, revoke_token, "PausedAlarm", 2.2),
-    Event(2, replace_token),
-)
+TOKEN = (Event(1, revoke_token, "PausedAlarm", 2.2), Event(2, replace_token))
 QUOTA = (
-    Event(
-        1,
-        partial(inject, Fault(kind="3036", on="submit", times=0)),
-        "PausedAlarm",
-        4.7,
-    ),
+    Event(1, partial(inject, Fault(kind="3036", on="submit", times=0)), "PausedAlarm", 4.7),
     Event(4, recover),
 )
 UNKNOWN = (
-    Event(
-        1,
-        partial(inject, Fault(kind="accept_then_reset")),
-        "AmbiguousSubmitsAlarm",
-        1.5,
-    ),
+    Event(1, partial(inject, Fault(kind="accept_then_reset")), "AmbiguousSubmitsAlarm", 1.5),
 )
 PENDING = (
     Event(0.5, partial(inject, Fault(kind="stuck", seconds=8 * HOUR))),
     Event(6.5, nothing, "OldestPendingAlarm", 9),
 )
 NO_CREDITS = (
-    Event(
-        1,
-        partial(inject, Fault(kind="2021", on="submit", times=0)),
-        "PausedAlarm",
-        2.4,
-    ),
+    Event(1, partial(inject, Fault(kind="2021", on="submit", times=0)), "PausedAlarm", 2.4),
     Event(2, recover),
 )
 REFUSED_POLLS = (
@@ -218,19 +195,15 @@ def test_an_alarm_that_is_missing_or_lasts_is_detected():
     ]
 
 
-def test_periods_in_a_row():
+@pytest.mark.parametrize(
+    ("values", "raised"),
+    [([1, 1, 0, 1, 1, 1, 1, None, 1], [(1500.0, 2100.0)]), ([0, 2, 2, 2], [(900.0, None)])],
+)
+def test_alarm_is_raised_after_periods_in_a_row(values, raised):
     alarm = Alarm("Outage", "Outage", "", "Sum", 300, 3, 0.0, below=False)
-    for place, value in enumerate([1, 1, 0, 1, 1, 1, 1, None, 1]):
+    for place, value in enumerate(values):
         if value is not None:
             alarm.measure(value)
         alarm.evaluate(300.0 * place)
 
-    assert alarm.raised == [(1500.0, 2100.0)]
-
-
-def test_missing_ticks_are_below_the_threshold():
-    alarm = Alarm("NoTick", "Ticks", "", "Sum", 60, 5, 1.0, below=True)
-    for place in range(6):
-        alarm.evaluate(60.0 * place)
-
-    assert alarm.raised == [(240.0, None)]
+    assert alarm.raised == raised

@@ -65,7 +65,7 @@ def test_table_answers_as_moto_does(moto, calls):
     """Each call has the same answer or the same error."""
     make_table(moto.dynamodb)
 
-    outcomes = compare(DynamoDB(calls, ledger_table()), moto.dynamodb, CALLS, exact=False)
+    outcomes = compare(DynamoDB(calls, ledger_table()), moto.dynamodb, CALLS)
 
     assert len(outcomes) == 10, "every operation, and the conditional ones with both outcomes"
 

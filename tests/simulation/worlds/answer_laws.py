@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from decimal import Decimal
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from functions.poll import doubts
@@ -29,7 +28,7 @@ PRECISE, LEAST_PART = Decimal("0.00000002"), 3
 """Dollars, and by how much an estimate of answers that nobody saw may be too low."""
 COSTS = "what was accepted has a cost"
 USED = "an answer that is stored is used"
-KNOWN = "a batch whose id the API knows is submitted again as a probe only"
+KNOWN = "a batch whose id the API has is not submitted again"
 NO_REASON = "Workers AI gave no reason."
 LOST, NO_ANSWERS = doubts.LOST.message, doubts.NO_ANSWERS.message
 LATE = doubts.LATE.message
@@ -38,8 +37,6 @@ CLOCKS_SECONDS = 60.0
 """Seconds by which clocks may differ."""
 FAILED_SECONDS, LONG_SECONDS = 50.0, 900.0
 """Seconds after which a failure is believed, and one that may be the API's own."""
-PROBE_SECONDS = 3_600.0
-"""Seconds within which one batch may be submitted again although the API knows its id."""
 
 
 def judge_given_up(
@@ -159,43 +156,24 @@ class Stored:
             self.laws.broken(USED, f"{key}: {ending or 'submitted again'}")
 
 
-class Probes:
-    """Judges early second submits of batches whose id the API has."""
-
-    def __init__(self, laws: Laws) -> None:
-        """Watch a world's table."""
-        self.laws = laws
-        self.last: dict[str, float] = {}
-        """When a batch of a model was submitted again that the API had, Unix seconds."""
-        laws.world.dynamodb.watchers.append(self._judge)
-
-    def _judge(self, key: Key, old: dict[str, Any] | None, new: dict[str, Any] | None) -> None:
-        if (
-            not old
-            or not new
-            or (old.get("state"), new.get("state")) != ({"S": "queued"}, {"S": "ready"})
-        ):
-            return
-        world, now = self.laws.world, self.laws.world.kernel.now
-        if not number(old, "calls_fail_since") or "ending" in new or "isolating" in new:
-            return
-        latest = submissions(old)[-1]
-        hours = float(os.environ["BATCH_DEADLINE_HOURS"])
-        is_late = (
-            now - float(latest["at"]["N"]) - number(old, "paused") > 3_600 * hours - CLOCKS_SECONDS
-        )
-        if is_late or not world.api.would_answer(latest["request_id"]["S"], None):
-            return
-        model = world.dynamodb.items[key[0], "META"]["plan"]["M"]["model"]["S"]
-        if now - self.last.get(model, -PROBE_SECONDS) < PROBE_SECONDS - CLOCKS_SECONDS:
-            self.laws.broken(KNOWN, f"{key}")
-        self.last[model] = now
+def judge_known(laws: Laws, key: Key, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Judge that no batch is submitted again, before its deadline, whose id the API has."""
+    states = old["state"]["S"], new["state"]["S"]
+    if states != ("queued", "ready") or not number(old, "calls_fail_since"):
+        return
+    latest, hours = submissions(old)[-1], float(os.environ["BATCH_DEADLINE_HOURS"])
+    lasted = laws.world.kernel.now - float(latest["at"]["N"]) - number(old, "paused")
+    is_late = lasted > 3_600 * hours - CLOCKS_SECONDS
+    if "ending" in new or "isolating" in new or is_late:
+        return
+    if laws.world.api.would_answer(latest["request_id"]["S"], None):
+        laws.broken(KNOWN, f"{key}")
 
 
 def _batches(laws: Laws, upload: Upload) -> Iterator[dict[str, Any]]:
-    """The items of a job's batches, deleted ones too."""
+    """The items of a job's batches."""
     dynamodb = laws.world.dynamodb
-    for key, item in chain(dynamodb.items.items(), dynamodb.expired.items()):
+    for key, item in dynamodb.items.items():
         if key[0] == f"JOB#{upload.job_id}" and key[1].startswith("BATCH#"):
             yield item
 

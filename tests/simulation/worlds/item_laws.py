@@ -31,15 +31,7 @@ if TYPE_CHECKING:
 
 TIMES = frozenset(
     {
-        *(
-            "due_at",
-            "work",
-            "claims",
-            "paused",
-            "held",
-            "lease_until",
-            "status",
-        ),
+        *("due_at", "work", "claims", "paused", "held", "lease_until", "status"),
         *(
             "reading",
             "calls_fail_since",
@@ -52,7 +44,6 @@ TIMES = frozenset(
             "pull_at",
             "youngest_at",
             "ttl",
-            "looking",  # its counts bound a search; whoever finds the submit ends it
         ),
     }
 )
@@ -205,11 +196,7 @@ class ItemLaws:
 
     def _judge_failure(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
         """Judge that a failed message counts as a claim only of what waits to be begun."""
-        if (
-            not life.name.startswith("Submit")
-            or number(new, "claims") < number(old, "claims")
-            or "looking" in new
-        ):
+        if not life.name.startswith("Submit") or number(new, "claims") < number(old, "claims"):
             return
         begun = "splitting" if key[1] == "META" else "ready"
         if old["state"]["S"] != begun or number(old, "lease_until") > self.world.kernel.now:
@@ -270,9 +257,6 @@ class ItemLaws:
             was == "submitting"
             and number(old, "fence") > self.world.kernel.now
             and self.holders[key] is not life
-            and "looking" not in (old or {})  # Its POST is over.
-            # Its answer was found, before its POST was over.
-            and number(new, "found") == number(old, "found")
         ):
             self.laws.broken(
                 "nobody else tries a batch before its submit lease ends", f"{key}: to {state}"
@@ -410,7 +394,7 @@ class ItemLaws:
                 self.laws.broken(law, f"{name}: {new}")
         if new is None:
             return
-        if name == "RATE" or name.startswith("RATE#TOKEN#"):
+        if name == "RATE":
             self._judge_rate(life, name, old, new)
         elif name.startswith("PAUSE"):
             self._judge_wait(name, new, "next_probe", now + MAX_PROBE_SECONDS)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +19,11 @@ from shared.errors import RetryableError, UnreadableItemError
 from shared.keys import staged
 from simulation.services.dynamodb import MAX_ITEM_BYTES, Key, may_have, size_of
 from tests.simulation.worlds.answer_laws import (
-    Probes,
     Stored,
     judge_cost,
     judge_division,
     judge_given_up,
+    judge_known,
 )
 from tests.simulation.worlds.users import meaning
 from tests.simulation.worlds.world import FINAL, World
@@ -107,7 +106,6 @@ class Laws:
         self.events = events
         self.violations: list[Violation] = []
         world.dynamodb.watchers.append(self.judge_write)
-        Probes(self)
         Stored(self)
 
     def broken(self, law: str, detail: str) -> None:
@@ -143,6 +141,7 @@ class Laws:
                 self._judge_new_id(key, old, new)
             self._judge_given_up(key, old, new)
             judge_division(self, key, old, new)
+            judge_known(self, key, old, new)
 
     def _judge_new_id(self, key: Key, old: Item, new: Item) -> None:
         """Judge that an id is given up by the next submit only, and counted."""
@@ -186,13 +185,7 @@ class Laws:
 
 def _is_cleanup(old: Item, new: Item) -> bool:
     """Whether only what a finished item's cleanup may change has changed."""
-    return set(_changed(old, new)) <= {
-        "due_at",
-        "work",
-        "staging",
-        "claims",
-        "lease_until",
-    }
+    return set(_changed(old, new)) <= {"due_at", "work", "staging", "claims", "lease_until"}
 
 
 def _changed(old: Item, new: Item) -> list[str]:
@@ -337,11 +330,11 @@ class Ending:
                 self.laws.broken("the manifest counts what may be billed again", told)
 
     def judge_bill(self) -> None:
-        """Judge that what the API billed is what the items of batches tell, deleted ones too."""
+        """Judge that what the API billed is what the items of batches tell."""
         owner: dict[str, Key] = {}
         told = unknowable = 0
         dynamodb = self.world.dynamodb
-        for key, item in chain(dynamodb.items.items(), dynamodb.expired.items()):
+        for key, item in dynamodb.items.items():
             if not key[1].startswith("BATCH#"):
                 continue
             unknowable += int(number(item, "unknowable"))

@@ -13,12 +13,7 @@ import msgspec
 
 from local.workers_ai import Fault
 from simulation.services.awkward import HALF, Awkward
-from tests.simulation.cloudflare.events import (
-    Events,
-    Hand,
-    draw_events,
-    draw_hands,
-)
+from tests.simulation.cloudflare.events import Events, Hand, draw_events, draw_hands
 from tests.simulation.worlds.unreadable import KINDS, Spoil
 from tests.simulation.worlds.users import MODELS
 

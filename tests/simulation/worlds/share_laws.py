@@ -1,6 +1,4 @@
-"""Laws of what is shared.
-
-Outstanding batches of models, wake-ups, calls of polls, pages of a read.
+"""Laws of what is shared: outstanding batches of models, calls of polls and of probes.
 
 docs/limits.md says how much each may have of it. What a tick counts it has counted some seconds
 before it writes it, so counts are judged by the least and the most that there was meanwhile.
@@ -9,11 +7,9 @@ before it writes it, so counts are judged by the least and the most that there w
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING
 
 from dropbatch.core.names import CONTROL_PK
-from functions.poll import tick
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from tests.support.aws.wire_items import number, submissions
 
@@ -26,10 +22,6 @@ MINUTES, LEAST = 15, 2
 """A model may have as many batches outstanding as half of the calls of these minutes."""
 COUNTED_SECONDS = 15.0
 """Before a tick begins, from when on what was outstanding is remembered: the index may lag."""
-TICK_SECONDS, GAIN_SECONDS, GONE_SECONDS = 60.0, 1.0, 70.0
-"""Seconds between two ticks, before the next one within which nobody is woken."""
-LIFTED_GAIN_SECONDS = 2.0
-"""The second of them where somebody has lifted a pause."""
 OVERDUE_SECONDS, MOST_FIRSTS = 60.0, 8
 """Submits of first batches in a row while a poll has been due for so long."""
 MOST_TRIES = 6
@@ -44,11 +36,8 @@ SLACK = 2.0
 
 FULL = "a model may have its share of outstanding batches, and no more"
 PAST = "nothing is made due before the present"
-WOKEN = "nobody is woken for what the next tick does"
-OWN_WATCH = "who looks no longer says so of itself only"
 POLLS = "polls take turns with first batches"
 BACKS_OFF = "an outage is probed more and more rarely"
-COUNTED = "no more is read than was asked for"
 CLAIM = "each claim counts"
 CLOCK = "a paused clock stands still as long as a batch waits"
 VERSION = "an item of another version is left alone"
@@ -92,7 +81,7 @@ class Outstanding:
 
 
 class ShareLaws:
-    """Judges each write, and each page of a read, by what was promised to others."""
+    """Judges each write by what was promised to others."""
 
     def __init__(self, items: ItemLaws) -> None:
         """Watch the world of these laws."""
@@ -100,53 +89,22 @@ class ShareLaws:
         calls = self.world.calls_per_minute
         self.outstanding = Outstanding(calls)
         self.polls_have_a_share = items.burst // 10 > 0
-        self.lifted_at = 0.0
-        """When a pause was lifted last."""
         self.firsts = 0
         """First batches that were submitted since the last poll."""
         self._polls: dict[Key, float] = {}
         """When batches are to be polled that have an id."""
-        self._watched: WeakKeyDictionary[Life, str] = WeakKeyDictionary()
-        """From when on each invocation looks, as it has said or read at its beginning."""
         self._tries: dict[str, tuple[str, int]] = {}
         """By pause: its last step, and how many probes in a row had it."""
-        self._counted: WeakKeyDictionary[Life, tuple[object, int, int | None]] = WeakKeyDictionary()
-        """What each invocation reads page by page."""
-        self.world.dynamodb.readers.append(self._read)
         self.world.dynamodb.watchers.append(self._judge)
-        query = self.world.dynamodb.query
-
-        def asked(**given: Any) -> Any:
-            life = self.world.kernel.life()
-            if life is not None:
-                self._judge_page(life, given)
-            page = query(**given)
-            if life is not None:
-                self._note_page(life, given, page["Count"])
-            return page
-
-        self.world.dynamodb.query = asked  # type: ignore[method-assign]
-
-    def _read(self, key: Key, item: Wire | None) -> None:
-        life = self.world.kernel.life()
-        if (
-            key == (CONTROL_PK, "RATE#OUTSTANDING")
-            and life is not None
-            and item is not None
-            and "watched_from" in item
-        ):
-            self._watched.setdefault(life, item["watched_from"]["N"])
 
     def _judge(self, key: Key, old: Wire | None, new: Wire | None) -> None:
-        if key[1].startswith("PAUSE") and new is None:
-            self.lifted_at = self.world.kernel.now
         if key[1].startswith("BATCH#"):
             self._note_batch(key, old, new)
         life = self.world.kernel.life()
         if life is None:
             return
         if key[0] == CONTROL_PK:
-            self._judge_control(life, key[1], old or {}, new or {})
+            self._judge_control(key[1], old or {}, new or {})
         elif new is not None:
             self._judge_item(life, key, old or {}, new)
 
@@ -239,9 +197,9 @@ class ShareLaws:
 
     # ── control items ─────────────────────────────────────────────────────────────────────────────
 
-    def _judge_control(self, life: Life, name: str, old: Wire, new: Wire) -> None:
+    def _judge_control(self, name: str, old: Wire, new: Wire) -> None:
         if name == "RATE#OUTSTANDING":
-            self._judge_watch(life, old, new)
+            self._judge_watch(old, new)
         elif (
             name.startswith("PAUSE")
             and old.get("nonce") == new.get("nonce")
@@ -255,55 +213,14 @@ class ShareLaws:
         elif name.startswith("PAUSE"):
             self._tries.pop(name, None)
 
-    def _judge_watch(self, life: Life, old: Wire, new: Wire) -> None:
+    def _judge_watch(self, old: Wire, new: Wire) -> None:
         if new.get("ticked_at") != old.get("ticked_at"):
-            self._watched[life] = new["watched_from"]["N"]
             named = set(new.get("full_models", {}).get("SS", ()))
             since = min(number(new, "ticked_at"), self.world.kernel.now) - COUNTED_SECONDS
             for model in sorted(self.outstanding.wrong(named, since)):
                 self.laws.broken(FULL, f"{model}: {dict(self.outstanding.now)}")
-        elif new.get("watched_from") != old.get("watched_from"):
-            ticked, now = number(old, "ticked_at"), self.world.clock()
-            if (
-                ticked
-                and now - ticked < GONE_SECONDS
-                and number(new, "watched_from") > ticked + TICK_SECONDS - GAIN_SECONDS
-            ):
-                self.laws.broken(
-                    WOKEN, f"{number(new, 'watched_from') - ticked:.0f} s after a tick began"
-                )
-        elif (
-            old
-            and self._watched.get(life) != new["watched_from"]["N"]
-            # Otherwise it plans for the same second again.
-            and number(new, "watched_until") <= self.world.kernel.now
-        ):
-            self.laws.broken(OWN_WATCH, f"{life.name}")
-
-    # ── pages ─────────────────────────────────────────────────────────────────────────────────────
-
-    def _judge_page(self, life: Life, given: dict[str, Any]) -> None:
-        kind, counted, limit = self._counted.get(life, ("", 0, None))
-        if "ExclusiveStartKey" not in given or kind != _kind(given):
-            return
-        if given.get("IndexName") and counted >= tick.MAX_COUNTED:
-            self.laws.broken(
-                COUNTED, f"{kind}: a page after {counted} items, at most {tick.MAX_COUNTED}"
-            )
-        if limit is not None and "Limit" not in given:
-            self.laws.broken(COUNTED, f"{kind}: all after {limit}")
-
-    def _note_page(self, life: Life, given: dict[str, Any], more: int) -> None:
-        kind, counted, _ = self._counted.get(life, ("", 0, None))
-        counted = counted + more if "ExclusiveStartKey" in given and kind == _kind(given) else more
-        self._counted[life] = _kind(given), counted, given.get("Limit")
 
 
 def _changed(old: Wire, new: Wire) -> set[str]:
     """Names of the attributes in which two items differ."""
     return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
-
-
-def _kind(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """What a query reads."""
-    return given["KeyConditionExpression"], given["ExpressionAttributeValues"]

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from dropbatch.core.names import CONTROL_PK
-from functions.poll import tick
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from tests.simulation.worlds import share_laws
 from tests.simulation.worlds.share_laws import Outstanding, ShareLaws
@@ -15,16 +14,6 @@ KEY = ("JOB#a", "BATCH#00000000")
 PIECE = ("JOB#a", "BATCH#00000000.0")
 WATCH = (CONTROL_PK, "RATE#OUTSTANDING")
 PAUSE = (CONTROL_PK, "PAUSE")
-COUNT = {
-    "KeyConditionExpression": "#work = :work",
-    "ExpressionAttributeValues": {":work": {"S": "v2#poll"}},
-}
-
-
-class Life:
-    """An invocation."""
-
-    name = "Poll-1"
 
 
 class Given:
@@ -32,27 +21,21 @@ class Given:
 
     def __init__(self, calls=4):
         self.broken = set()
-        self.one = Life()
+        self.one = object()
         burst = max(1, calls // 2)
         kernel = SimpleNamespace(now=NOW, life=lambda: self.one)
         job = {"plan": {"M": {"model": {"S": "m"}}}}
-        dynamodb = SimpleNamespace(
-            readers=[],
-            watchers=[],
-            items={("JOB#a", "META"): job},
-            query=lambda **_: {"Count": self.count},
-        )
+        dynamodb = SimpleNamespace(watchers=[], items={("JOB#a", "META"): job})
         self.seen = {}
         world = SimpleNamespace(
             calls_per_minute=calls,
-            calls=SimpleNamespace(before=None),
             kernel=kernel,
             clock=lambda: kernel.now,
             called_at=lambda: kernel.now,
             dynamodb=dynamodb,
         )
         laws = SimpleNamespace(broken=lambda law, _detail: self.broken.add(law))
-        self.kernel, self.dynamodb, self.count = kernel, dynamodb, 1
+        self.kernel, self.dynamodb = kernel, dynamodb
         ShareLaws(
             SimpleNamespace(
                 laws=laws, world=world, burst=burst, interval=60_000 // calls, seen=self.seen
@@ -62,10 +45,6 @@ class Given:
     def write(self, key, old, new):
         for watch in self.dynamodb.watchers:
             watch(key, wire(old), wire(new))
-
-    def read(self, key, item):
-        for reader in self.dynamodb.readers:
-            reader(key, wire(item))
 
 
 def wire(given):
@@ -156,36 +135,6 @@ def test_nothing_is_made_due_before_the_present(key, old, due, broken):
     assert (share_laws.PAST in given.broken) == broken
 
 
-# ── who looks ─────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("ticked", "at", "broken"),
-    [
-        (NOW - 10, NOW + 20, False),
-        (NOW - 10, NOW + 49.5, True),
-        (NOW - 71, NOW + 90, False),
-        (0, NOW + 90, False),
-    ],
-)
-def test_nobody_is_woken_for_what_the_next_tick_does(ticked, at, broken):
-    given = Given()
-    old = {"ticked_at": ticked, "watched_from": ticked, "watched_until": ticked + 52}
-    given.write(WATCH, old, old | {"watched_from": at, "watched_until": at + 52})
-    assert given.broken == ({share_laws.WOKEN} if broken else set())
-
-
-@pytest.mark.parametrize("is_own", [True, False])
-def test_who_looks_no_longer_says_so_of_itself(is_own):
-    given = Given()
-    mine = {"ticked_at": NOW, "watched_from": NOW, "watched_until": NOW + 52}
-    given.write(WATCH, {}, mine)
-    now = mine if is_own else mine | {"watched_from": NOW + 55}
-    given.read(WATCH, now)
-    given.write(WATCH, now, now | {"watched_until": NOW})
-    assert given.broken == (set() if is_own else {share_laws.OWN_WATCH})
-
-
 # ── calls ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -227,32 +176,6 @@ def test_outage_is_probed_more_and_more_rarely(step, times, refusals, broken):
         if refusals:
             given.write(KEY, batch(refusals=place), batch(refusals=place + 1))
     assert given.broken == ({share_laws.BACKS_OFF} if broken else set())
-
-
-# ── reads ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("counts", "broken"), [((7, 1), False), ((8, 1), True), ((4, 4, 1), True), ((4, 3, 1), False)]
-)
-def test_count_ends_when_there_is_enough(monkeypatch, counts, broken):
-    monkeypatch.setattr(tick, "MAX_COUNTED", 8)
-    given = Given()
-    for place, given.count in enumerate(counts):
-        position = {"ExclusiveStartKey": {}} if place else {}
-        given.dynamodb.query(IndexName="due", **COUNT, **position)
-    assert given.broken == ({share_laws.COUNTED} if broken else set())
-
-
-@pytest.mark.parametrize(
-    ("limits", "broken"), [((2, 1), False), ((2, None), True), ((None, None), False)]
-)
-def test_read_with_a_limit_has_it_to_its_end(limits, broken):
-    given = Given()
-    for place, limit in enumerate(limits):
-        asked = {"Limit": limit} if limit else {}
-        given.dynamodb.query(**COUNT, **asked, **({"ExclusiveStartKey": {}} if place else {}))
-    assert given.broken == ({share_laws.COUNTED} if broken else set())
 
 
 @pytest.mark.parametrize("work", ["v2#poll", "v3#poll"])

@@ -115,25 +115,8 @@ FOUND = {
         faults=(Fault(kind="5001", on="poll", times=24),),
         acts=(Drop(0.0, "a.jsonl", 5),),
     ),
-    "a second submit was refused: the batch was divided while its first id ran": Plan(
-        31,
-        settings=(("BATCH_DEADLINE_HOURS", 1),),
-        faults=(
-            Fault(kind="stuck", seconds=5_400),
-            Fault(kind="5006", on="submit", nth=2, times=0),
-        ),
-        acts=(Drop(0.0, "a.jsonl", 5),),
-    ),
-    "a second id failed: the batch was divided while its first id ran": Plan(
-        32,
-        settings=(("BATCH_DEADLINE_HOURS", 1),),
-        faults=(Fault(kind="stuck", seconds=5_400), Fault(kind="batch_fails", nth=2)),
-        acts=(Drop(0.0, "a.jsonl", 5),),
-    ),
     "an empty array for some minutes: its records ended as missing while the API had them": Plan(
-        33,
-        faults=(Fault(kind="missing", share=1.0, first=3),),
-        acts=(Drop(0.0, "a.jsonl", 5),),
+        33, faults=(Fault(kind="missing", share=1.0, first=3),), acts=(Drop(0.0, "a.jsonl", 5),)
     ),
     "placeholders beside no status: their records ended as failed": Plan(
         34,
@@ -146,7 +129,7 @@ FOUND = {
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_law_is_broken(seed):
-    assert random_world(seed).violations == ()
+    assert random_world(seed).violations == (), f"make simulate SEED={seed}"
 
 
 @pytest.mark.parametrize("plan", FOUND.values(), ids=FOUND)

@@ -46,13 +46,6 @@ DUE = "what waits is due when what stops it ends"
 ACCOUNT_SECONDS = 400.0
 """Most seconds after which a batch of another account is looked at again."""
 PROBE = "a probe is claimed only if there is a token for it"
-CLOCKS_SECONDS, LONGEST_POLL_SECONDS = 30.0, 75.0
-"""Seconds by which clocks may differ, and that a poll may take."""
-AGAIN = "what is lost is submitted again as soon as it may be"
-MISSES, MISSED_SECONDS = 5, 60.0
-"""There is no answer after so many polls that find none, over so many seconds."""
-UNKNOWN_SECONDS = 900.0
-"""The same for polls that do not know the id."""
 PROBED_SECONDS = 90.0
 """How long a tick puts off what waits for the outcome of a probe that it has sent."""
 
@@ -200,8 +193,6 @@ class WaitLaws:
         if key[0] == CONTROL_PK and "nonce" in old and old["nonce"] == new.get("nonce"):
             self._judge_probe(life, key, old)
             return
-        if key[1].startswith("BATCH#"):
-            self._judge_lost(life, key, old, new)
         if number(new, "polls") > number(old, "polls"):
             self._claimed.setdefault(life, set()).add(key)
         if not key[1].startswith("BATCH#") or not self._is_put_off(
@@ -318,36 +309,6 @@ class WaitLaws:
             yield _after(max(until, early + 1), max(until, now), early, 15)
         if until <= now:
             yield _after(early + PROBED_SECONDS, now + PROBED_SECONDS, early, 0)
-
-    def _judge_lost(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
-        """Judge that a batch whose id is lost is polled on only if something stops its submit."""
-        doubt = new.get("doubt", {"M": {}})["M"]
-        kind, times = doubt.get("kind", {"S": ""})["S"], number(doubt, "times")
-        is_lost = kind == "unknown id" and times >= MISSES and new["state"]["S"] == "queued"
-        if not is_lost or new.get("doubt") == old.get("doubt"):
-            return
-        job, looks = self.world.dynamodb.items[key[0], "META"], self._recent(life)
-        known = self.world.dynamodb.items.get((CONTROL_PK, "KNOWN"), {})
-        since, seconds = number(doubt, "since"), UNKNOWN_SECONDS
-        is_known = (
-            since + CLOCKS_SECONDS
-            < number(known, "answered_at")
-            < self.world.clock() - LONGEST_POLL_SECONDS
-        )
-        if not is_known:
-            return  # It proves nothing, or this poll may have begun before.
-        if (
-            since + seconds > self.world.clock() - 1
-            or self._is_held(job)
-            or self._is_foreign(job)
-            or not looks
-        ):
-            return
-        names = self._names(key, job)
-        if not any(
-            self._stops(name, one, job) for one in looks for name in one.items.keys() & names
-        ):
-            self.laws.broken(AGAIN, f"{key}: nothing stops its submit")
 
     def _judge_probe(self, life: Life, key: Key, old: Wire) -> None:
         """Judge that a call may follow a probe that is claimed."""
