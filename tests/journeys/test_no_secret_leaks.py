@@ -18,8 +18,8 @@ import pytest
 
 from local.workers_ai import Fault
 from shared.observability import logger
+from tests.support.translations import M2M
 
-M2M = "@cf/meta/m2m100-1.2b"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 TOKEN = "planted-token-7d1f"
 PROMPT = "planted-prompt-2b8e"

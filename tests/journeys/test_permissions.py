@@ -20,11 +20,11 @@ import functions.submit.read
 from dropbatch.core.names import result
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET, TABLE
+from tests.support.translations import M2M
 
 if TYPE_CHECKING:
     from tests.support.journeys.world import World
 
-M2M = "@cf/meta/m2m100-1.2b"
 
 DONE_BY_AWS = {
     # Lambda takes messages as the function.

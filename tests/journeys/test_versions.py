@@ -11,7 +11,6 @@ from shared.errors import UnreadableItemError
 from shared.models import Batch, DueKind
 from tests.support.doubles.ledger_items import BATCH, JOB
 
-M2M = "@cf/meta/m2m100-1.2b"
 OTHERS = ["v1", "v3"]
 
 

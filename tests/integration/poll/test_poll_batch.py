@@ -1,17 +1,19 @@
-"""One poll of one batch.
-
-What is done without asking the API, and what each reply makes of the batch.
-"""
+"""One poll: what each reply makes of a batch, and batches that are due."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import functions.poll.doubts
 import functions.poll.poll
+from functions.poll import due
+from functions.poll.doubts import LATE
+from functions.poll.due import load
 from functions.poll.poll import POLL_FAILED, needs_call
 from shared import keys
 from shared.errors import StorageError
+from shared.ledger import DueEntry, Ledger
 from shared.models import (
     CANCEL,
     CANCEL_NOW,
@@ -27,8 +29,12 @@ from shared.models import (
 from shared.models import Pending as Said
 from shared.retry import MAX_CLAIMS
 from shared.workers_ai.replies import Accepted, OutcomeUnknown, Pending
+from shared.workers_ai.results import parse_answer
 from tests.support.doubles.ledger_items import BATCH, JOB, REASON, T
-from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, NEXT_POLL, RUNNING
+from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, INCOMPLETE, NEXT_POLL, RUNNING
+
+# ── one poll of one batch ─────────────────────────────────────────────────────────────────────────
+
 
 DAY = 86_400
 OTHER = ErrorDetail("expired", "another reason")
@@ -360,3 +366,111 @@ def test_event_during_a_poll_makes_batch_due(polled, monkeypatch):
 
     assert not one.polled(PENDING)
     assert (one.now.due_at, one.now.told_at) == (T, T)
+
+
+# ── A batch some of whose items are beside `running`: it waits ────────────────────────────────────
+
+
+PARTIAL = replace(INCOMPLETE, unfinished=True, status="running")
+STORED = b'{"status":"running",' + bytes(INCOMPLETE.body)[1:]
+
+
+@pytest.fixture
+def late(polled):
+    """A batch that was accepted longer ago than the stack waits."""
+    one = polled()
+    one.doubles.batch_deadline_hours = 0.01
+    return one
+
+
+def test_part_of_an_answer_leaves_the_batch_pending(polled):
+    one = polled()
+
+    assert not one.polled(PARTIAL)
+
+    batch = one.now
+    assert (batch.state, batch.pending.status) == (BatchState.QUEUED, "running")
+    assert batch.partial_replies == ()
+
+
+@pytest.mark.parametrize(
+    "items", [b'{"id":1}', b'{"id":1,"success":true,"result":null}', b'{"id":0,"result":1}', b"{}"]
+)
+def test_items_that_answer_nothing_are_no_answers(polled, items):
+    body = b'{"status":"running","responses":[{"id":0,"result":1},%b]}' % items
+
+    one = polled()
+
+    assert not one.polled(parse_answer(body))
+    assert one.now.state is BatchState.QUEUED
+
+
+def test_all_items_beside_running_finish_the_batch(polled):
+    assert polled().polled(replace(COMPLETE, unfinished=True, status="running"))
+
+
+def test_at_its_deadline_the_rest_ends(late):
+    assert late.polled(PARTIAL)
+
+    batch = late.now
+    assert (batch.ending, len(batch.partial_replies)) == (LATE, 1)
+    assert (batch.part.succeeded, batch.part.failed) == (1, 1)
+
+
+def test_reply_of_a_function_that_died_is_used(late):
+    key = keys.raw(late.job.job_id, late.seen.number, 1, late.seen.polls + 1)
+    late.services.store.put_if_absent(key, STORED)
+    died = late.services.ledger.claim_poll(late.seen, late.services.now())
+    late.seen = died
+
+    assert late.polled(RuntimeError("polled although the reply is there"))
+    assert (late.now.part.succeeded, late.now.partial_replies) == (1, (key,))
+
+
+def test_function_that_dies_after_it_noted_the_part_is_followed(late, monkeypatch):
+    def die(*_):
+        raise RuntimeError
+
+    with monkeypatch.context() as broken:
+        broken.setattr("functions.poll.poll.end", die)
+        with pytest.raises(RuntimeError):
+            late.polled(PARTIAL)
+    assert (len(late.now.partial_replies), late.now.claims) == (1, 1)
+    late.seen = late.now
+
+    assert late.polled(PARTIAL)
+    assert late.now.part.succeeded == 1
+
+
+# ── due items on moto: one that DynamoDB does not hand out delays no other ────────────────────────
+
+
+GOOD, BAD = replace(JOB, job_id="good"), replace(JOB, job_id="bad")
+
+
+@pytest.fixture
+def services(table, monkeypatch):
+    """Two jobs with a due batch each; DynamoDB refuses to read one of the jobs."""
+    ledger = Ledger(table, "table")
+    for job in (GOOD, BAD):
+        ledger.create_job(job)
+        ledger.create_batch(replace(BATCH, job_id=job.job_id))
+    real = ledger.job
+
+    def job_or_error(job_id):
+        if job_id == "bad":
+            raise StorageError("throttled")
+        return real(job_id)
+
+    monkeypatch.setattr(ledger, "job", job_or_error)
+    monkeypatch.setattr(due, "count", lambda _: None)
+    return SimpleNamespace(ledger=ledger, now=lambda: T)
+
+
+def test_job_that_is_not_handed_out_delays_no_other(services):
+    dues = [DueEntry(job.job_id, BATCH.number, T) for job in (BAD, GOOD)]
+
+    assert [one.job for one in load(services, dues)] == [GOOD]
+
+    assert services.ledger.batch("bad", BATCH.number).claims == 1
+    assert services.ledger.batch("bad", BATCH.number).due_at > T

@@ -14,10 +14,9 @@ import functions.poll.visit
 import functions.submit.handler
 from local.workers_ai import Fault
 from shared.aws import queues
+from tests.support.translations import M2M
 
 pytestmark = pytest.mark.slow  # They take minutes together.
-
-M2M = "@cf/meta/m2m100-1.2b"
 
 
 def greetings(count, *bad):

@@ -16,10 +16,10 @@ import pytest
 from local.workers_ai import Behaviour, Fault, WorkersAI
 from tests.support.journeys.deaths import WRITES, Boundaries, Mode, mortal_world, strike_each
 from tests.support.journeys.scenarios import check_bill, check_is_quiet
+from tests.support.translations import M2M
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
-M2M = "@cf/meta/m2m100-1.2b"
 MODES: tuple[Mode, ...] = ("before", "after", "unanswered")
 SHARES = 2
 

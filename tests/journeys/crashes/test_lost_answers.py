@@ -16,8 +16,8 @@ from moto.core.botocore_stubber import BotocoreStubber
 
 from local.workers_ai import expected_result
 from tests.support.aws import quick_moto
+from tests.support.translations import M2M
 
-M2M = "@cf/meta/m2m100-1.2b"
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(6)]
 WRITES = {"UpdateItem", "PutItem", "PutObject", "SendMessageBatch"}
 

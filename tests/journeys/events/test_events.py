@@ -8,9 +8,9 @@ import pytest
 from dropbatch.client.events import told
 from local.workers_ai.faults import Fault
 from tests.support.local_api import LocalApi, LocalQueue
+from tests.support.translations import M2M
 
 BGE = "@cf/baai/bge-small-en-v1.5"
-M2M = "@cf/meta/m2m100-1.2b"
 
 
 def texts(count, word="text"):

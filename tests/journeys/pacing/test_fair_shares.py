@@ -40,10 +40,9 @@ from tests.support.journeys.placed_items import (
     waiting,
 )
 from tests.support.journeys.world import REAL_SUBMIT
+from tests.support.translations import M2M
 
 pytestmark = pytest.mark.slow  # They take minutes together.
-
-M2M = "@cf/meta/m2m100-1.2b"
 
 
 # ── items that cannot be worked on ────────────────────────────────────────────────────────────────

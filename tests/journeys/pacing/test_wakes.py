@@ -1,25 +1,35 @@
-"""What a message leaves due before the next tick wakes the poll function.
-
-Once, however much there is.
-"""
+"""Wake-ups, cadence, and open jobs."""
 
 import dataclasses
 import json
 import math
 import time
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 import functions.poll.handler
+import functions.poll.polling
+import functions.poll.tick
 import functions.submit.handler
+from dropbatch.core.names import CONTROL_PK, JobState
+from dropbatch.core.plan import SplitPlan
 from functions.poll.handler import process_message
+from shared.aws.attribute_values import attribute, attributes
 from shared.aws.queues import MAX_HOPS, PollMessage, WakeMessage
 from shared.errors import StorageError
+from shared.models import Batch, BatchState, DueKind, Job, Records, Status, Submission, Upload
 from shared.pacing.breaker import control_key
+from shared.pacing.cadence import UNKNOWN_POLL
 from shared.pacing.wake import LOOKED_FOR, LeftDue, Wakes, wake
 from shared.services import Invocation
-from tests.support.aws.resources import TABLE
+from tests.support.aws import quick_dynamodb
+from tests.support.aws.resources import BUCKET, TABLE
+from tests.support.translations import M2M
+
+# ── what a message leaves due before the next tick wakes the poll function ────────────────────────
+
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 
@@ -308,3 +318,137 @@ def test_lost_wake_up_leaves_its_work_to_tick(idle, services, api):
     idle.deliver("SubmitQueue")
 
     assert len(api.accepted) == 1
+
+
+# ── the times of polls are learned: on the whole path, from one job to the next ───────────────────
+
+
+GREETING = [{"text": "hello", "target_lang": "es"}]
+
+
+def run_job(world):
+    """Run one job to its end."""
+    world.upload_records("a.jsonl", GREETING, model=M2M)
+    world.settle()
+    assert world.manifest()["counts"]["succeeded"] == 1
+
+
+def test_forgotten_model_is_polled_like_new(world, monkeypatch):
+    def broken(*_, **__):
+        raise StorageError("DynamoDB is away")
+
+    monkeypatch.setattr("shared.pacing.cadence.Cadence.call", broken)
+    run_job(world)
+
+
+@pytest.mark.parametrize("kind", [{"S": "odd"}, {"L": [{"N": "1"}]}])
+def test_slot_that_holds_something_else_is_not_fault(world, kind):
+    key = {"pk": {"S": CONTROL_PK}, "sk": {"S": f"RATE#TIMES#{M2M}"}}
+    world.dynamodb.put_item(TableName="ledger", Item={**key, "b99": kind})
+    run_job(world)
+
+
+def test_process_learns_model_from_first_answer(world):
+    services = functions.submit.handler.services()
+    now = time.time()
+    assert services.times.first_poll(M2M, "00000009", now) >= UNKNOWN_POLL
+
+    services.times.note(M2M, 0.0, 6.0, now)
+
+    assert services.times.first_poll(M2M, "00000009", now + 1) < UNKNOWN_POLL / 2
+
+
+@pytest.mark.parametrize(("calls", "least"), [(4, 30.0), (20, 6.0)])
+def test_no_poll_comes_sooner_than_call_for_it(start, calls, least):
+    start(API_CALLS_PER_MINUTE=calls)
+    services, now = functions.submit.handler.services(), time.time()
+    services.times.note(M2M, 0.0, 0.7, now)
+
+    assert services.times.first_poll(M2M, "00000000", now + 1) == least
+    assert services.times.next_poll(M2M, 1.0, now + 1) == least
+
+
+@pytest.mark.parametrize("seconds", [2, 8, 25])
+def test_small_job_needs_no_tick(start, api, seconds):
+    world = start()
+    world.wakes = True
+    api.switch(latency=float(seconds))
+    world.upload_records("a.jsonl", GREETING, model=M2M)
+    began = time.time()
+
+    while not world.manifests():
+        assert time.time() - began <= max(2 * seconds, 6)
+        world.deliver_all()
+        world.pass_time(1)
+
+
+# ── many open jobs: no job with its last answer waits for its visit ───────────────────────────────
+
+
+def put(job_id, sort_key, held, work):
+    item = {
+        "pk": {"S": f"JOB#{job_id}"},
+        "sk": {"S": sort_key},
+        **attributes(held),
+        "work": attribute(work),
+    }
+    quick_dynamodb.put(item)
+
+
+def put_idle(number):
+    """A job, due for an hour, that waits for the answer of its one batch."""
+    now, job_id = time.time(), f"20261121T093000Z-{number:08x}"
+    upload, plan = (
+        Upload(BUCKET, f"inbox/{number}.jsonl", "v", "e", 100),
+        SplitPlan(BGE, 500, 9_500_000, "a", "jsonl"),
+    )
+    times = {"created_at": now - 900, "due_at": now - 4_000}
+    job = Job(
+        job_id=job_id,
+        state=JobState.IN_PROGRESS,
+        upload=upload,
+        plan=plan,
+        total=100_000,
+        status=Status(at=now),
+        **times,
+    )
+    put(job_id, "META", job, "v2#routine")
+    records = Records(first_id=0, requests=500, sendable=500, body_size=10, ordinal=0)
+    counts = {"records": records, "attempt": 1}
+    times["due_at"] = now + 3_600
+    batch = Batch(job_id=job_id, number="00000000", state=BatchState.QUEUED, **counts, **times)
+    put(
+        job_id,
+        "BATCH#00000000",
+        replace(batch, submission=Submission(job_id, 1, now - 800)),
+        "v2#poll",
+    )
+
+
+@pytest.mark.parametrize(
+    "due_in", [3_600.0, -3_600.0], ids=["its visit is far off", "many jobs are visited before it"]
+)
+def test_job_of_dead_collector_is_over_in_a_minute(start, api, monkeypatch, due_in):
+    """The function died after it had stored the job's last answer."""
+    world = start()
+    world.upload_records("a.jsonl", [{"text": "one"}], model=BGE)
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue")
+    ledger = functions.poll.handler.services().ledger
+    (job_id,) = {
+        item["pk"]["S"].removeprefix("JOB#") for item in world.items() if item["sk"]["S"] == "META"
+    }
+    ledger.release_job(ledger.job(job_id), time.time() + due_in, DueKind.ROUTINE)
+    for number in range(30):
+        put_idle(number)
+    world.pass_time(30)
+    with monkeypatch.context() as dying:
+        dying.setattr(functions.poll.polling, "visit_job", lambda *_: 1 / 0)
+        world.tick()
+    assert ledger.batch(job_id, "00000000").state is BatchState.DONE
+    monkeypatch.setattr(functions.poll.tick, "MAX_IDLE_VISITS", 0)
+
+    world.pass_time(10)
+    world.tick()
+
+    assert len(world.manifests()) == 1

@@ -1,19 +1,25 @@
-"""How an upload becomes a job."""
+"""From an event to a job: options, and uploads that change meanwhile."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 import functions.submit.handler
+import functions.submit.read
 import functions.submit.upload
 from dropbatch.core import names
 from dropbatch.core.names import JobState
 from functions.submit.upload import MAX_EVENT_AGE_SECONDS, TURN_LEASE_SECONDS, create_job
+from local.workers_ai import expected_result
 from shared.aws.object_events import ObjectCreated
 from shared.errors import RefusedError, StorageError
 from tests.support.aws.resources import BUCKET, TABLE
+from tests.support.translations import M2M, codes, greetings
 
-M2M = "@cf/meta/m2m100-1.2b"
+# ── how an upload becomes a job ───────────────────────────────────────────────────────────────────
+
+
 KEY = "inbox/a.jsonl"
 
 
@@ -189,3 +195,234 @@ def test_upload_whose_retried_job_the_table_refuses_to_read_is_tried_again(
     with pytest.raises(RefusedError):
         create_job(services, put(**{"retry-of": retried.job_id}))
     assert world.items() == items
+
+
+# ── where they come from, that they are pinned, and what each does ────────────────────────────────
+
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+
+
+def records(count, **more):
+    return [{"text": f"hello {number}", "target_lang": "es", **more} for number in range(count)]
+
+
+def put_options(world, folder, **options):
+    world.upload(f"{folder}_options.json", json.dumps(options))
+
+
+def test_options_are_layered_and_pinned(start, api):
+    world = start(DEFAULT_MODEL=BGE)
+    put_options(world, "", model=LLAMA, tags={"of": "root"})
+    put_options(world, "a/", tags={"of": "a"}, defaults={"target_lang": "es"})
+    world.upload("a/b/c.jsonl", json.dumps({"text": "hello"}), model=M2M)
+    world.deliver("UploadQueue")
+    put_options(world, "a/", tags={"of": "later"})
+    world.settle()
+
+    assert json.loads(world.read(f"{world.only_folder()}/options.json")) == {
+        "model": M2M,
+        "defaults": {"target_lang": "es"},
+        "tags": {"of": "a"},
+    }
+    assert (world.manifest()["model"], world.manifest()["tags"], world.status()["tags"]) == (
+        M2M,
+        {"of": "a"},
+        {"of": "a"},
+    )
+    assert codes(world) == [None]
+    assert world.notices()[0]["detail"]["tags"] == {"of": "a"}
+
+
+@pytest.mark.parametrize("body", ["", json.dumps({"text": "hello"})])
+@pytest.mark.parametrize(
+    ("metadata", "options", "words"),
+    [
+        ({"max-failed-fraction": "2"}, None, "from 0 to 1"),
+        ({"format": "csw"}, None, "Did you mean csv"),
+        ({}, {"modle": BGE}, "Did you mean model"),
+        ({"max_cost": "1", "max-cost": "2"}, None, "Write it once"),
+        ({}, {"max_cost": 1, "max-cost": 2}, "Write it once"),
+        ({"max-cost": "1", "model": "@cf/somebody/something"}, None, "max_cost"),
+    ],
+)
+def test_wrong_option_fails_upload_immediately(world, body, metadata, options, words):
+    if options is not None:
+        put_options(world, "", **options)
+    world.upload("a/b.jsonl", body, **metadata)
+    world.settle()
+
+    error = world.manifest()["error"]
+    assert (error["code"], words in error["message"]) == ("bad_options", True)
+    assert world.read(f"results/_jobs/{world.manifest()['job_id']}.json")
+
+
+@pytest.mark.parametrize("written", ["max-cost", "max_cost", "Max_Cost"])
+def test_batch_beyond_highest_cost_is_not_submitted(start, api, written):
+    world = start()
+    api.switch(answer_tokens=(1_000, 1_000))
+    prompts = [{"prompt": f"hello {n}", "max_tokens": 1_000} for n in range(6)]
+    world.upload_records("a.jsonl", prompts, model=LLAMA, **{written: "0.01"})
+    world.settle()
+
+    assert codes(world) == [None, None, None, None, "cost_limit", "cost_limit"]
+    assert len(api.accepted) == 4
+    assert len(world.lines("retry.jsonl")) == 2
+    cost = world.manifest()["cost"]
+    assert (cost["currency"], float(cost["amount"]) > 0, cost["priced_at"] != "") == (
+        "USD",
+        True,
+        True,
+    )
+
+
+LARGE = "@cf/baai/bge-large-en-v1.5"
+OPENAI = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"input": "hello"}}
+
+
+@pytest.mark.parametrize(
+    ("records", "metadata", "model"),
+    [
+        ([{"text": "hello"}], {}, BGE),
+        ([{"text": "hello", "target_lang": "es"}], {"model": M2M}, M2M),
+        ([OPENAI], {}, BGE),
+        ([{**OPENAI, "body": {"input": "hello", "model": LARGE}}], {}, LARGE),
+        ([{**OPENAI, "body": {"input": "hello", "model": LARGE}}], {"model": BGE}, BGE),
+    ],
+    ids=[
+        "the default",
+        "its own",
+        "the default in another format",
+        "the file's",
+        "its own before the file's",
+    ],
+)
+def test_options_of_job_hold_its_model(start, records, metadata, model):
+    world = start(DEFAULT_MODEL=BGE)
+    world.upload_records("a.jsonl", records, **metadata)
+    world.settle()
+
+    assert world.manifest()["model"] == model
+    assert json.loads(world.read(f"{world.only_folder()}/options.json"))["model"] == model
+
+
+# ── uploads that change under our feet ────────────────────────────────────────────────────────────
+
+
+ODD = "a b+c%2F漢 & ü?.jsonl"
+
+
+@pytest.fixture
+def world(start, monkeypatch):
+    """Splits a batch of two records at a turn, and then gives up its turn."""
+    monkeypatch.setattr(functions.submit.read, "TURN_SECONDS", -1.0)
+    return start(MAX_REQUESTS_PER_BATCH=2)
+
+
+def begin(world, key, word="hello", count=6):
+    """Upload, and read the first two records."""
+    version = world.upload_records(key, greetings(count, word), model=M2M)
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue")
+    return version
+
+
+def folders_by_word(world):
+    """The folder of the job that answered a word; each must have answered that word alone."""
+    found = {}
+    for folder in world.manifests():
+        words = {
+            line["result"]["translated_text"].split()[1] for line in world.lines(folder=folder)
+        }
+        (word,) = words
+        found[word] = folder
+    return found
+
+
+def is_right(world, folder, word, count=6):
+    wanted = [expected_result(M2M, record) for record in greetings(count, word)]
+    return [line.get("result") for line in world.lines(folder=folder)] == wanted
+
+
+@pytest.mark.parametrize("key", ["a.jsonl", ODD])
+def test_upload_overwritten_while_read_is_two_jobs(world, key):
+    first = begin(world, key)
+    second = world.upload_records(key, greetings(4, "bye"), model=M2M)
+
+    world.settle()
+
+    folders = folders_by_word(world)
+    assert set(folders) == {"hello", "bye"}
+    assert all(folder.startswith(f"results/{key}/") for folder in folders.values())
+    assert is_right(world, folders["hello"], "hello", 6)
+    assert is_right(world, folders["bye"], "bye", 4)
+    assert [world.manifest(folders[word])["source"]["version"] for word in ("hello", "bye")] == [
+        first,
+        second,
+    ]
+    assert {one["state"] for one in world.manifests().values()} == {"completed"}
+
+
+def test_version_deleted_while_read_is_reported(world, api):
+    version = begin(world, "a.jsonl")
+    assert len(api.accepted) == 1
+    world.s3.delete_object(Bucket=BUCKET, Key="inbox/a.jsonl", VersionId=version)
+
+    world.settle()
+
+    manifest = world.manifest()
+    assert (manifest["state"], manifest["error"]["code"]) == ("failed", "source_gone")
+    assert manifest["counts"] == {"total": 2, "succeeded": 2, "failed": 0}
+    assert is_right(world, world.only_folder(), "hello", 2)
+    assert len(api.accepted) == 1
+
+
+def test_upload_overwritten_without_versions_is_reported(world):
+    world.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Suspended"})
+    begin(world, "a.jsonl")
+    world.pass_time(5)
+    world.upload_records("a.jsonl", greetings(4, "bye"), model=M2M)
+
+    world.settle()
+
+    failed, completed = sorted(
+        world.manifests().items(), key=lambda one: one[1]["state"], reverse=True
+    )
+    assert (failed[1]["state"], failed[1]["error"]["code"]) == ("failed", "source_gone")
+    assert "overwritten" in failed[1]["error"]["message"]
+    assert is_right(world, failed[0], "hello", 2)
+    assert completed[1]["state"] == "completed"
+    assert is_right(world, completed[0], "bye", 4)
+
+
+def test_restored_version_is_a_new_job(world, api):
+    first = begin(world, "a.jsonl")
+    world.upload_records("a.jsonl", greetings(2, "bye"), model=M2M)
+    world.settle()
+    world.pass_time(60)
+    source = {"Bucket": BUCKET, "Key": "inbox/a.jsonl", "VersionId": first}
+    world.s3.copy_object(Bucket=BUCKET, Key="inbox/a.jsonl", CopySource=source)
+
+    world.settle(until=lambda: len(world.manifests()) == 3 and world.all_over())
+
+    assert len(api.accepted) == 3 + 1 + 3
+    assert {one["state"] for one in world.manifests().values()} == {"completed"}
+
+
+# ── its options ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_job_without_options_sends_no_more(world, api):
+    """Its records would be sent without the options that its user gave them."""
+    world.upload("a.csv", "text\n" + "hello\n" * 6, model="@cf/baai/bge-m3")
+    world.deliver("UploadQueue")
+    world.deliver("SubmitQueue")
+    (options,) = [key for key in world.objects("results/") if key.endswith("/options.json")]
+    world.s3.delete_object(Bucket=BUCKET, Key=options)
+    world.settle()
+
+    manifest = world.manifest()
+    assert (manifest["state"], manifest["error"]["code"]) == ("failed", "options_gone")
+    assert manifest["counts"] == {"total": 2, "succeeded": 2, "failed": 0}
+    assert len(api.accepted) == 1

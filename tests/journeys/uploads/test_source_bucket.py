@@ -14,8 +14,8 @@ from shared.aws.object_events import ObjectCreated
 from tests.support.aws.iam import resolve
 from tests.support.aws.resources import AWS_ACCOUNT, BUCKET, REGION
 from tests.support.journeys.command_line import CommandLine
+from tests.support.translations import M2M
 
-M2M = "@cf/meta/m2m100-1.2b"
 SOURCE = "team-exports"
 PREFIX = "exports/ai/"
 

@@ -4,7 +4,8 @@ import gzip
 
 import pytest
 
-M2M = "@cf/meta/m2m100-1.2b"
+from tests.support.translations import M2M
+
 BLANKS = b"\n" * (9 << 20)
 ENDLESS = b'{"text": "a record"}\n{"text": "' + b"a" * (9 << 20)
 

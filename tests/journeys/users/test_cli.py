@@ -9,8 +9,8 @@ from dropbatch.client import upload as uploads
 from dropbatch.client.stack import Stack
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET, client
+from tests.support.translations import M2M
 
-M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'
 
 

@@ -18,8 +18,8 @@ from dropbatch.client import stack as objects
 from dropbatch.client import wait as waiting
 from dropbatch.client.job import Job
 from dropbatch.core.names import JOB_ID
+from tests.support.translations import M2M
 
-M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'
 CTRL_C = b"\x03"
 

@@ -12,9 +12,9 @@ from dropbatch.client.download import EXPORTS
 from dropbatch.core import names
 from local.workers_ai import Fault
 from tests.support.journeys.controlled_jobs import minutes
+from tests.support.translations import M2M
 
 BGE = "@cf/baai/bge-small-en-v1.5"
-M2M = "@cf/meta/m2m100-1.2b"
 GOOD = {"text": "Hello", "source_lang": "en", "target_lang": "fr"}
 
 

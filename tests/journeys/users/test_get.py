@@ -7,8 +7,8 @@ import pytest
 from dropbatch import Client
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET
+from tests.support.translations import M2M
 
-M2M = "@cf/meta/m2m100-1.2b"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 GOOD = '{"text":"Hello","target_lang":"es"}\n'
 FAILS = {"kind": "item_fails", "contains": "fail", "marker": "fail", "code": 5001}

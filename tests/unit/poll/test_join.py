@@ -1,15 +1,20 @@
-"""The join's single rules.
-
-Lines, failed items, references, usage, and several replies to the same records.
-"""
+"""The join: lines, failed items, references, usage, several replies to the same records."""
 
 import json
 
 import msgspec
 import pytest
 
-from dropbatch.core.read.index import RecordEntry
-from functions.poll.join import add_reply, sort_answers
+from dropbatch.core.read.index import RecordEntry, index_of
+from functions.poll import join as module
+from functions.poll.join import (
+    Answered,
+    Failure,
+    Originals,
+    add_reply,
+    join_originals,
+    sort_answers,
+)
 from shared.workers_ai.results import parse_answer
 from shared.workers_ai.usage import Usage
 from tests.support.joined import (
@@ -23,6 +28,9 @@ from tests.support.joined import (
     raw,
     row_of,
 )
+
+# ── the join's single rules ───────────────────────────────────────────────────────────────────────
+
 
 ENDING = ("expired", "Workers AI did not finish the batch in time.")
 
@@ -439,3 +447,96 @@ def test_usage_counts_items_taken():
     )
 
     assert answers.usage.prompt_tokens == 16
+
+
+# ── results that are converted, and those that would take too much memory ─────────────────────────
+
+
+ROWS = [RecordEntry(1, 20, raw("a"), original=2)]
+
+
+def line_for(result):
+    answers = answers_of(ROWS, items_reply([{"id": 0, "success": True, "result": result}]))
+    originals = Originals(b"{}", lambda record: record)
+    (line,) = join_originals(
+        Answered(index_of(ROWS), 0, answers), originals, lambda outcome: bytes(outcome.record)
+    )
+    return line
+
+
+@pytest.mark.parametrize("of_parts", [[], {}, 0], ids=["arrays", "objects", "numbers"])
+def test_answer_of_too_many_parts_fails_alone(monkeypatch, of_parts):
+    monkeypatch.setattr(module, "LARGE_RESULT_BYTES", 100)
+    monkeypatch.setattr(module, "MAX_PARTS", 50)
+
+    line = line_for({"choices": [of_parts] * 100})
+
+    assert isinstance(line, Failure)
+    assert (line.code, json.loads(line.error)["error"]["code"]) == ("rejected", "rejected")
+
+
+@pytest.mark.parametrize("result", [{"choices": [1] * 40}, {"text": "x," * 20}, [[0] * 30]])
+def test_other_answers_are_converted(monkeypatch, result):
+    monkeypatch.setattr(module, "LARGE_RESULT_BYTES", 50)
+    monkeypatch.setattr(module, "MAX_PARTS", 50)
+
+    assert line_for(result) == b"{}"
+
+
+# ── items with neither `id` nor `index` ───────────────────────────────────────────────────────────
+
+
+def sorted_by(references, *items):
+    """Place and result of each item that is placed, and how many are foreign."""
+    sent = [
+        msgspec.Raw(one if isinstance(one, bytes) else json.dumps(one).encode())
+        for one in references
+    ]
+    body = json.dumps({"responses": [{"result": str(at), **item} for at, item in enumerate(items)]})
+    answers = sort_answers(parse_answer(body.encode()), sent)
+    return {
+        place: json.loads(bytes(item.result)) for place, item in answers.items.items()
+    }, answers.foreign
+
+
+def test_items_without_number_are_placed_by_reference():
+    items = [{"external_reference": "b"}, {"external_reference": "a", "id": None, "index": None}]
+
+    assert sorted_by(["a", "b"], *items) == ({1: "0", 0: "1"}, 0)
+
+
+@pytest.mark.parametrize("reference", ["a", None, "c", 1, ["a"]])
+def test_reference_that_names_no_single_record_is_foreign(reference):
+    assert sorted_by(["a", "a", "b", None], {"external_reference": reference}) == ({}, 1)
+
+
+def test_references_are_compared_as_texts():
+    assert sorted_by(
+        [b'"\\u0061"', 7, {"x": 1}], {"external_reference": "a"}, {"external_reference": 7}
+    ) == (
+        {0: "0", 1: "1"},
+        0,
+    )
+
+
+@pytest.mark.parametrize("number", [{"id": 9}, {"index": "9"}, {"id": 9.0}, {"id": 9, "index": 8}])
+def test_a_number_is_never_overruled_by_a_reference(number):
+    assert sorted_by(["a", "b"], {"external_reference": "a", **number}) == ({}, 1)
+
+
+@pytest.mark.parametrize("opaque", ["x", "01a9-4f00", 1.5, "9" * 30, True, [1], ""])
+def test_id_that_is_no_number_names_no_record(opaque):
+    items = [{"id": opaque, "external_reference": "b"}, {"id": opaque, "index": 0}]
+
+    assert sorted_by(["a", "b"], *items) == ({1: "0", 0: "1"}, 0)
+
+
+def test_index_places_an_item_whose_id_is_any_number():
+    assert sorted_by(["a", "b"], {"id": 81_234, "index": 1}) == ({1: "0"}, 0)
+
+
+def test_two_items_for_one_reference_contradict_each_other():
+    assert sorted_by(["a", "b"], {"external_reference": "a"}, {"external_reference": "a"}) == (
+        {},
+        0,
+    )

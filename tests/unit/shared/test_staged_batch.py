@@ -1,4 +1,4 @@
-"""The staged object: body and index of one batch, which must never disagree."""
+"""The staged object, a body without references, and the waits around its POST."""
 
 import json
 
@@ -15,7 +15,16 @@ from dropbatch.core.read.index import (
     index_of,
     record_spans,
 )
-from shared.staged_batch import StagedInfo, decode_index, encode_index
+from functions.poll import poll as ask
+from functions.submit import submit as send
+from local.template import template
+from shared.bootstrap import OBJECT_CALLS, QUICK_CALLS
+from shared.staged_batch import StagedInfo, decode_index, encode_index, without_references
+from shared.workers_ai import client as workers_ai
+from shared.workers_ai.error_codes import is_refused_for_references
+from shared.workers_ai.replies import Rejected
+
+# ── the staged object: body and index of one batch, which must never disagree ─────────────────────
 
 
 def written(value):
@@ -116,3 +125,89 @@ def test_metadata_is_read_back(requests, sendable, size, end):
 def test_what_is_not_index_is_refused(content):
     with pytest.raises(msgspec.MsgspecError):
         decode_index(content)
+
+
+# ── bodies without `external_reference`: every other byte stays ───────────────────────────────────
+
+
+CASES = {
+    '{"external_reference":"a","text":"x"}': '{"text":"x"}',
+    '{"text": "x", "external_reference": 7 }': '{"text": "x"}',
+    '{ "text":"x" ,"external_reference":"}],{" , "b":[{"external_reference":1}]}': (
+        '{ "text":"x" , "b":[{"external_reference":1}]}'
+    ),
+    '{"external\\u005freference":null}': "{}",
+    '{"external_reference":{"a":[1,2]},"external_reference":2,"z":1.0e5}': '{"z":1.0e5}',
+    '{"text":"external_reference"}': '{"text":"external_reference"}',
+    "{}": "{}",
+}
+
+
+@pytest.mark.parametrize("record", CASES)
+def test_only_the_reference_goes(record):
+    body = f'{{"requests":[{record}, {record}]}}'.encode()
+    assert without_references(body).decode() == f'{{"requests":[{CASES[record]}, {CASES[record]}]}}'
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=3) | st.just("external_reference"), json_values)))
+def test_any_record_keeps_all_else(records):
+    body = msgspec.json.encode({"requests": records})
+    left = msgspec.json.decode(without_references(body))["requests"]
+    for record in records:
+        record.pop("external_reference", None)
+    assert left == records
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "is_refused"),
+    [
+        (
+            5006,
+            "Bad input: Additional or unevaluated properties '/external_reference' not allowed",
+            True,
+        ),
+        (5006, "Additional properties '/seed' at '/requests/0' not allowed", False),
+        (3003, "Additional or unevaluated properties '/external_reference'", False),
+    ],
+)
+def test_refusal_for_references_is_known(code, message, is_refused):
+    assert is_refused_for_references(Rejected(400, code, message, enveloped=True)) is is_refused
+
+
+# ── the sums of the longest waits ─────────────────────────────────────────────────────────────────
+
+
+LAMBDA_SECONDS = template()["Globals"]["Function"]["Timeout"]
+
+
+def test_hanging_table_leaves_time_for_receipt():
+    assert QUICK_CALLS.longest + OBJECT_CALLS.longest < send.SETTLE_SECONDS
+
+
+def test_rejection_is_recorded_after_token_check():
+    assert workers_ai.TOKEN_CHECK_SECONDS + QUICK_CALLS.longest < send.SETTLE_SECONDS
+
+
+def test_post_begins_early_despite_hanging_table():
+    assert QUICK_CALLS.longest + send.POST_SECONDS + send.SETTLE_SECONDS < LAMBDA_SECONDS
+
+
+def test_finished_reply_is_stored_in_time():
+    """By one call that hangs up to its last try."""
+    assert OBJECT_CALLS.longest < ask.COLLECT_SECONDS
+
+
+def test_longest_wait_counts_tries_and_pauses():
+    """Three tries of (2 + 3) seconds, pauses of up to 1 and 2.
+
+    And after a busy answer up to 0.12, 0.24 and 0.48.
+    """
+    assert (QUICK_CALLS.connect, QUICK_CALLS.read, QUICK_CALLS.tries) == (2, 3, 3)
+    assert QUICK_CALLS.longest == pytest.approx(18.84)

@@ -5,8 +5,8 @@ import pytest
 import dropbatch
 from tests.support.aws.resources import REGION
 from tests.support.journeys.command_line import CommandLine
+from tests.support.translations import M2M
 
-M2M = "@cf/meta/m2m100-1.2b"
 GOOD = b'{"text":"x","target_lang":"es"}\n'
 SOURCE = "team-exports"
 

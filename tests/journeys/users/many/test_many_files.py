@@ -18,8 +18,8 @@ from dropbatch.cli.files import path_in
 from dropbatch.client import upload as uploads
 from dropbatch.client import wait as waiting
 from tests.support.aws.resources import BUCKET
+from tests.support.translations import M2M
 
-M2M = "@cf/meta/m2m100-1.2b"
 EMBEDDINGS = "@cf/baai/bge-small-en-v1.5"
 GOOD = '{"text":"x","target_lang":"es"}\n'
 JOBS = 9

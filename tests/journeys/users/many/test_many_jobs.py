@@ -10,8 +10,8 @@ from botocore.exceptions import ClientError
 import dropbatch
 from dropbatch.client import wait as waiting
 from tests.support.aws.resources import BUCKET
+from tests.support.translations import M2M
 
-M2M = "@cf/meta/m2m100-1.2b"
 GOOD = '{"text":"x","target_lang":"es"}\n'
 BAD = '{"text":"(refused)","target_lang":"es"}\n'
 JOBS = 9

@@ -10,8 +10,8 @@ import dropbatch
 from tests.support import vendors
 from tests.support.aws.resources import AWS_ACCOUNT, BUCKET, REGION
 from tests.support.shipped import ROOT
+from tests.support.translations import M2M
 
-M2M = "@cf/meta/m2m100-1.2b"
 GOOD, BAD = (
     '{"text":"x","target_lang":"es","external_reference":{"row":1}}\n',
     '{"text":"no language"}\n',

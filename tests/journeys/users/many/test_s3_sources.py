@@ -10,8 +10,8 @@ from botocore.exceptions import ClientError
 import dropbatch
 from dropbatch.client import upload as uploads
 from tests.support.aws.resources import BUCKET, REGION
+from tests.support.translations import M2M
 
-M2M = "@cf/meta/m2m100-1.2b"
 GOOD = b'{"text":"x","target_lang":"es"}\n'
 LAKE = "lake"
 REPLACED = f'"{hashlib.md5(GOOD * 2).hexdigest()}"'

@@ -1,6 +1,7 @@
-"""Object keys: which key is an upload, one job id for one upload."""
+"""Object keys, ids of jobs, sizes of batches, and what a secret may hold."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -8,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core import names
+from dropbatch.core.errors import holds_several
+from dropbatch.core.plan import FIRST_BATCH_RECORDS, SplitPlan, body_room, max_records
+from dropbatch.core.read.index import WRAPPER_BYTES
 from shared import keys
+from shared.workers_ai.transports import NO_TOKEN, ONE_A_STACK, Credentials
+
+# ── object keys: which key is an upload, one job id for one upload ────────────────────────────────
+
 
 UPLOAD = ("bucket", "inbox/a.jsonl", "v1", "etag")
 MODIFIED = datetime(2026, 11, 21, 9, 30, 0, 999_000, tzinfo=UTC)
@@ -83,3 +91,64 @@ def test_no_two_things_share_key():
     ]
     assert len(set(made)) == len(made)
     assert all(key.startswith(f"staging/{JOB}/") for key in made)
+
+
+# ── how many records and bytes a batch may have, by its model and its number ──────────────────────
+
+
+def plan_of(most, first, first_bytes=0):
+    plan = SplitPlan("@cf/baai/bge-m3", most, 9_500_000, "account", first_requests=first)
+    return replace(plan, first_bytes=first_bytes)
+
+
+def test_million_records_are_at_most_450_batches():
+    """A small job keeps to small batches."""
+    plan = plan_of(5_000, FIRST_BATCH_RECORDS)
+    sizes = [max_records(plan, number) for number in range(450)]
+    assert sum(sizes) >= 1_000_000
+    assert sizes == sorted(sizes)
+    assert max(sizes) == 5_000
+    assert sum(sizes[:4]) == 2_000
+
+
+RECORDS = {
+    (5_000, 500): {0: 500, 3: 500, 4: 1_000, 8: 2_000, 15: 4_000, 16: 5_000, 10**20: 5_000},
+    (300, 500): {0: 300, 4: 300, 400: 300},
+    (500, 500): {0: 500, 4: 500, 400: 500},
+}
+BYTES = {
+    3_000_000: {0: 3_000_000, 3: 3_000_000, 4: 6_000_000, 8: 9_500_000, 400: 9_500_000},
+    0: {0: 9_500_000, 400: 9_500_000},
+}
+
+
+def test_sizes_double_every_four_batches(subtests):
+    for (most, first), sizes in RECORDS.items():
+        for number, size in sizes.items():
+            with subtests.test(most=most, number=number):
+                assert max_records(plan_of(most, first), number) == size
+    for first, sizes in BYTES.items():
+        for number, size in sizes.items():
+            with subtests.test(first_bytes=first, number=number):
+                room = body_room(plan_of(5_000, 500, first), number)
+                assert room == size - WRAPPER_BYTES + 1
+
+
+# ── A secret that holds more than one token is told from one that holds none ──────────────────────
+
+
+TABLE = {
+    "abc": "",
+    "": NO_TOKEN,
+    "one\ntwo": ONE_A_STACK,
+    "one,two": ONE_A_STACK,
+    f"one {'f' * 32}": ONE_A_STACK,
+    "queues=three": ONE_A_STACK,
+    "ä": NO_TOKEN,
+}
+
+
+@pytest.mark.parametrize("value", TABLE)
+def test_value_that_cannot_be_sent_is_named(value):
+    assert Credentials(value).fault() == TABLE[value]
+    assert holds_several(f" {value}\n") == (TABLE[value] == ONE_A_STACK)

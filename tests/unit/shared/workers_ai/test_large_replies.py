@@ -1,17 +1,29 @@
-"""Replies that hold more objects than any answer, and items beside a status.
-
-What they count as, and what they cost.
-"""
+"""Replies without end, halves of surrogate pairs, and tokens under every name."""
 
 import json
 import mmap
 import tempfile
 import tracemalloc
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from local.workers_ai.replies import flood
-from shared.workers_ai.replies import Accepted, Answer, OutcomeUnknown, Rejected, parse_reply
+from shared.workers_ai import replies as module
+from shared.workers_ai.replies import (
+    Accepted,
+    Answer,
+    OutcomeUnknown,
+    Rejected,
+    parse_reply,
+    without_lone_surrogates,
+)
+from shared.workers_ai.usage import Usage, usage_of
+
+# ── replies that hold more objects than any answer, and items beside a status ─────────────────────
+
 
 MEGABYTES = 4
 ITEM = {"id": 0, "success": True, "result": {"translated_text": "x"}}
@@ -159,3 +171,98 @@ def test_submit_that_shows_some_items_and_an_id_is_accepted(status, reply):
     )
 
     assert found == reply or isinstance(found, reply if isinstance(reply, type) else ())
+
+
+# ── tokens in replies, under every name ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("told", "read"),
+    [
+        ({"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}, Usage(3, 4, 7)),
+        ({"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}, Usage(3, 4, 7)),
+        ({"prompt_tokens": 3, "input_tokens": 9, "output_tokens": 4}, Usage(3, 4)),
+        ({"prompt_tokens": None, "input_tokens": 9}, Usage(9)),
+        (
+            {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}},
+            Usage(3, cached_tokens=2),
+        ),
+        (
+            {"input_tokens": 3, "input_tokens_details": {"cached_tokens": 0}},
+            Usage(3, cached_tokens=0),
+        ),
+        ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": -1}}, Usage(3)),
+        (
+            {"prompt_tokens": 3, "prompt_tokens_details": None, "input_tokens_details": None},
+            Usage(3),
+        ),
+        ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, Usage()),
+        ({"prompt_tokens": 5, "completion_tokens": 0, "total_tokens": 5}, Usage(5, 0, 5)),
+        ({"prompt_tokens": 5, "total_tokens": 12}, Usage(5, 7, 12)),
+        ({"completion_tokens": 5, "total_tokens": 12}, Usage(7, 5, 12)),
+        ({"prompt_tokens": 12, "total_tokens": 12}, Usage(12, None, 12)),
+        ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 12}, Usage()),
+        ({"prompt_tokens": 10.5, "completion_tokens": 1}, Usage()),
+        ({"prompt_tokens": True, "completion_tokens": 2**53, "total_tokens": "7"}, Usage()),
+        ([], Usage()),
+    ],
+)
+def test_usage_is_read(told, read):
+    assert usage_of(msgspec.Raw(msgspec.json.encode(told))) == read
+
+
+def test_usage_that_is_too_large_is_not_read():
+    told = {"prompt_tokens": "x" * 1_000_000, "input_tokens": 3}
+
+    assert usage_of(msgspec.Raw(msgspec.json.encode(told))) == Usage()
+
+
+# ── halves of surrogate pairs become U+FFFD, piece by piece, wherever they lie ────────────────────
+
+
+written = st.lists(
+    st.sampled_from([rb"\ud83d", rb"\uDE00", rb"\\", rb"\n", rb"\u00e9", b"x", rb"\\ud83d"]),
+    max_size=30,
+)
+
+
+def on_disk(content):
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+@pytest.mark.parametrize("kept", [bytes, on_disk])
+@given(text=written.map(b"".join))
+def test_text_equals_pythons_with_replacements(kept, text):
+    content = b'["' + text + b'"]'
+    expected = [
+        json.loads(content)[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    ]
+
+    repaired = without_lone_surrogates(kept(content))
+
+    assert json.loads(repaired[:]) == expected
+
+
+@given(text=written.map(b"".join), size=st.integers(1, 20))
+def test_size_of_pieces_does_not_matter(text, size):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "CHUNK_BYTES", size)
+        in_pieces = without_lone_surrogates(text)
+    assert in_pieces == without_lone_surrogates(text)
+
+
+def test_large_reply_takes_pieces_worth_of_memory():
+    content = on_disk(b'["' + b"a" * (32 << 20) + rb"\ud83d" + b'"]')
+    tracemalloc.start()
+    try:
+        repaired = without_lone_surrogates(content)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert isinstance(repaired, mmap.mmap)
+    assert repaired[-10:] == rb"aa\ufffd" + b'"]'
+    assert peak < 3 * module.CHUNK_BYTES

@@ -1,14 +1,21 @@
-"""The command line without permission."""
+"""Who may not: denied commands, organizations, pages of documents."""
 
 import json
+import re
 
 import botocore.client
 import pytest
 from botocore.exceptions import ClientError
 
+from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET
 from tests.support.converted import LLAMA
+from tests.support.python_page import printed_and_shown
+from tests.support.shipped import ROOT
 from tests.support.translations import M2M
+
+# ── the command line without permission ───────────────────────────────────────────────────────────
+
 
 GOOD = '{"text":"x","target_lang":"es"}\n'
 FREE = {"DescribeStacks", "DescribeStackResources"}
@@ -188,3 +195,97 @@ def test_wait_ends_when_upload_was_given_up(command, no_head):
     assert "has no job: upload_denied: Upload it again." in done.err
     assert command.world.now() - began < 10
     assert "  upload_denied: Upload it again.\n" in command.run("status", "july.jsonl").out
+
+
+# ── an organization whose policies deny what S3 itself would take ─────────────────────────────────
+
+
+WRITES = {"PutObject", "CreateMultipartUpload"}
+DENIED = (
+    "... is not authorized to perform: s3:PutObject with an explicit deny in a service "
+    "control policy"
+)
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """The functions' writes, which are denied without the header."""
+    real, found = botocore.client.BaseClient._make_api_call, []
+
+    def call(client, operation, arguments):
+        if operation in WRITES and not arguments["Key"].startswith("inbox/"):
+            found.append(
+                (operation, arguments.get("ServerSideEncryption"), arguments.get("SSEKMSKeyId"))
+            )
+            if "ServerSideEncryption" not in arguments:
+                raise ClientError({"Error": {"Code": "AccessDenied", "Message": DENIED}}, operation)
+        return real(client, operation, arguments)
+
+    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    return found
+
+
+def test_every_write_says_how_it_is_encrypted(world, written):
+    world.upload("a.jsonl", '{"text":"y","target_lang":"es"}\n' * 3, model=M2M)
+    world.settle()
+
+    (folder,) = {
+        key.rpartition("/")[0] for key in world.objects() if key.endswith("/manifest.json")
+    }
+    assert world.manifest(folder)["state"] == "completed"
+    assert len(written) > 8
+    assert {tuple(said) for _, *said in written} == {("AES256", None)}
+    assert (
+        world.s3.head_object(Bucket=BUCKET, Key=f"{folder}/output.jsonl")["ServerSideEncryption"]
+        == "AES256"
+    )
+
+
+# ── what docs/cli.md, docs/python.md and README.md show is what is printed ────────────────────────
+
+
+def test_page_prints_what_it_shows(command, api, tmp_path, monkeypatch, capsys):
+    api.inject(
+        Fault(kind="item_fails", contains="Sleep well", marker="Sleep well", code=5001, times=0)
+    )
+    monkeypatch.chdir(tmp_path)
+    printed, shown = printed_and_shown(capsys)
+    assert printed == shown
+
+
+def test_readme_has_answers_in_order(command, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    printed = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("{")]
+    assert printed == ["0 The room was clean. True", "1 We heard the lift all night. True"]
+
+
+def shown(command):
+    """The lines of docs/cli.md below a command."""
+    page = (ROOT / "docs/cli.md").read_text("utf-8")
+    return (
+        page.partition(f"\n$ {command}\n")[2].partition("```")[0].partition("\n$ ")[0].splitlines()
+    )
+
+
+def test_page_shows_validate_and_put_as_they_print(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reviews.jsonl").write_text("\n".join(shown("cat reviews.jsonl")) + "\n")
+
+    given = ("reviews.jsonl", "--model", "@cf/meta/m2m100-1.2b")
+    warned, _ = shown(" ".join(["dropbatch", "put", *given]))
+
+    assert command.run("validate", *given).out.splitlines() == shown(
+        " ".join(["dropbatch", "validate", *given])
+    )
+    assert warned in command.run("put", *given).err.splitlines()
+
+
+def test_page_shows_models_as_they_print(command):
+    first, *wanted = shown("dropbatch models")
+    done = command.run("models")
+
+    assert re.sub("[-0-9]+ days?", "0 days", done.err.splitlines()[0]) == first
+    assert wanted
+    for line in wanted:
+        assert line in done.out.splitlines()

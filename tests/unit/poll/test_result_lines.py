@@ -1,7 +1,4 @@
-"""Every line of a result file survives the readers that people use.
-
-Whatever characters users and models write.
-"""
+"""Every line of a result file survives its readers, and half of a surrogate pair."""
 
 import csv
 import io
@@ -21,6 +18,88 @@ from tests.support.converted import LLAMA
 from tests.support.doubles.collected import result_files
 from tests.support.examples import examples
 
+# ── half of a surrogate pair fails its record alone, in every format of JSON ──────────────────────
+
+
+HALF = "cut \ud83d"
+MESSAGE = {
+    "native": "Line 2: messages[0].content: ",
+    "objects": "Line 2: messages[0].content: ",
+    "openai": "Line 2: body.messages[0].content: ",
+    "anthropic": "Line 2: params.messages[0].content: ",
+    "bedrock": "Line 2: modelInput.messages[0].content: ",
+}
+
+
+def record_of(format_, name, text):
+    messages = [{"role": "user", "content": text}]
+    return {
+        "native": {"messages": messages, "external_reference": name},
+        "objects": {"messages": messages, "external_reference": name},
+        "openai": {
+            "custom_id": name,
+            "url": "/v1/chat/completions",
+            "body": {"messages": messages},
+        },
+        "anthropic": {"custom_id": name, "params": {"messages": messages, "max_tokens": 9}},
+        "bedrock": {"recordId": name, "modelInput": {"messages": messages, "max_tokens": 9}},
+    }[format_]
+
+
+def files_of(format_, *records):
+    content = b"".join(json.dumps(one).encode() + b"\r\n" for one in records)
+    return result_files(
+        format_, b"", content, LLAMA, lambda _: {"success": True, "result": {"response": "fine"}}
+    )
+
+
+def test_every_format_of_json_is_here():
+    assert set(MESSAGE) == {name for name, known in FORMATS.items() if known.is_json}
+
+
+@pytest.mark.parametrize("format_", MESSAGE)
+@pytest.mark.parametrize(("name", "kept"), [("b", "b"), (HALF, "cut \ufffd")])
+def test_record_fails_alone_with_reference_and_retry(format_, name, kept):
+    whole = [record_of(format_, one, "fine") for one in "ac"]
+    broken = record_of(format_, name, HALF)
+
+    output, errors, retry = files_of(format_, whole[0], broken, whole[1])
+
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert len(lines) == 3
+    (failed,) = [json.loads(line) for line in errors.splitlines()]
+    assert (failed["id"], failed["external_reference"], failed["line"]) == (1, kept, 2)
+    assert failed["error"]["code"] == "bad_record"
+    assert r"half of a surrogate pair (\ud83d)" in failed["error"]["message"]
+    if name == "b":
+        assert failed["error"]["message"].startswith(MESSAGE[format_])
+    assert json.loads(failed["request"]) == broken
+    assert retry == json.dumps(broken).encode() + b"\n"
+    for member in ("external_reference", "custom_id", "key", "recordId"):
+        assert lines[1].get(member, kept) == kept
+    assert b"\\ud83d" not in output.replace(rb"(\\ud83d)", b"")
+
+
+@pytest.mark.parametrize(
+    "written", [rb'{"text":"\ud83d"', rb'["\ud83d"]', rb'{"a":"\ud83d","b":nan}']
+)
+def test_record_that_is_no_object_without_it_is_unreadable(written):
+    _, errors, retry = result_files("native", b"", written, LLAMA, lambda _: {})
+
+    assert (json.loads(errors)["error"]["code"], retry) == ("invalid_json", b"")
+
+
+def test_long_record_is_retried_whole():
+    broken = record_of("native", "b", HALF + "x" * 1_000_000)
+
+    _, _, retry = files_of("native", broken)
+
+    assert retry == json.dumps(broken).encode() + b"\n"
+
+
+# ── every line of a result file survives the readers that people use ──────────────────────────────
+
+
 BREAKS = "\x85\u2028\u2029\x0b\x0c\x1c\x1d\x1e\x1f"
 """What `str.splitlines` takes for the end of a line besides LF and CR, and one that it does not."""
 FAILS = "fails"
@@ -31,7 +110,7 @@ JSON_LINES = sorted(name for name, known in FORMATS.items() if not known.delimit
 TABLES = sorted(FORMATS.keys() - JSON_LINES)
 
 
-def record_of(format_, text):
+def record_with(format_, text):
     messages = [{"role": "user", "content": text}]
     return {
         "native": {"prompt": text, "external_reference": text},
@@ -54,7 +133,7 @@ def answer_of(request):
     return {"success": True, "result": {"response": text}}
 
 
-def files_of(format_, written):
+def files_with(format_, written):
     """The result files of records with these texts, written as JSON that escapes nothing.
 
     Or as rows or lines.
@@ -69,7 +148,7 @@ def files_of(format_, written):
         )
         content = rows.getvalue().encode()
     else:
-        lines = (json.dumps(record_of(format_, text), ensure_ascii=False) for text in written)
+        lines = (json.dumps(record_with(format_, text), ensure_ascii=False) for text in written)
         content = "".join(f"{line}\n" for line in lines).encode()
     header = FORMATS[format_].delimiter.join([b"id", b"text"]) if format_ in TABLES else b""
     return result_files(format_, header, content, LLAMA, answer_of)
@@ -100,7 +179,7 @@ def test_json_lines_survive_every_reader(format_, written):
     if format_ == "text":
         whole = [text.replace("\n", " ").replace("\r", " ") for text in whole]
 
-    output, errors, _ = files_of(format_, whole)
+    output, errors, _ = files_with(format_, whole)
 
     for content, count in ((output, len(whole)), (errors, sum(fails for fails, _ in written))):
         lines = [json.loads(line) for line in content.split(b"\n") if line]
@@ -121,7 +200,7 @@ def test_rows_survive_every_reader(format_, written):
     whole = [f"{FAILS if fails else 'says '}{text}." for fails, text in written]
     delimiter = FORMATS[format_].delimiter.decode()
 
-    output, errors, _ = files_of(format_, whole)
+    output, errors, _ = files_with(format_, whole)
 
     answers = ["" if text.startswith(FAILS) else text for text in whole]
     rows = list(csv.DictReader(io.StringIO(output.decode(), newline=""), delimiter=delimiter))
@@ -153,7 +232,7 @@ def test_duckdb_and_jq_read_every_file(tmp_path):
         ]
         if format_ == "text":
             whole = [text.replace("\n", " ").replace("\r", " ") for text in whole]
-        output, errors, _ = files_of(format_, whole)
+        output, errors, _ = files_with(format_, whole)
         for kind, content in (("output", output), ("errors", errors)):
             is_table = format_ in TABLES and kind == "output"
             name = f"{format_}.{kind}.{format_ if is_table else 'jsonl'}"
@@ -183,7 +262,7 @@ def test_vendors_own_types_take_every_line(format_):
     words = ["".join(dice.choices(letters, k=dice.randrange(9))) for _ in range(100)]
     whole = [f"{'says' if number % 3 else FAILS} {word}." for number, word in enumerate(words)]
 
-    output, _, _ = files_of(format_, whole)
+    output, _, _ = files_with(format_, whole)
 
     read = vendors.vendors_read(format_, JSON_READERS["splitlines"](output))
     answered = [text for text in whole if not text.startswith(FAILS)]

@@ -1,16 +1,15 @@
-"""How commands are carried out.
-
-What is read of an object, and what is written for a job or for the stack.
-"""
+"""Commands: what each makes of a job's control, and how it is carried out."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 import functions.poll.commands
-from dropbatch.core.names import JobState
+from dropbatch.core.names import JobState, controlled_job, job_control
+from dropbatch.core.plan import SplitPlan
 from functions.poll.commands import (
     MAX_HELD_SECONDS,
     end_long_hold,
@@ -18,19 +17,100 @@ from functions.poll.commands import (
     is_open,
     watch_stack_control,
 )
+from functions.poll.handler import process_message
 from shared.aws.object_store import ObjectInfo
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.job_control import (
     COMMAND_TRIES,
     MAX_COMMAND_BYTES,
     Command,
+    controlled,
     follow_job_control,
     obey,
     read_command,
 )
-from shared.models import CANCEL, CANCEL_NOW, JobControl
+from shared.models import CANCEL, CANCEL_NOW, ErrorDetail, Job, JobControl, Upload
 from shared.pacing.breaker import Controls, Pause, PauseReason, Permit, Rate, StackControl
 from tests.support.doubles.ledger_items import JOB, T
+
+# ── commands: what each makes of a job's control, whatever it was before ──────────────────────────
+
+
+NOW = 1_000.0
+JOB_ID = "20261121T093000Z-5f3a9c1e"
+FREE = JobControl()
+PAUSED = JobControl("v1", held_since=500.0)
+RESUMED = JobControl("v1", resumed_at=600.0)
+CANCELLED = JobControl("v1", cancelled="cancel")
+CANCELLED_NOW = JobControl("v1", cancelled="cancel now")
+
+
+@pytest.mark.parametrize(
+    ("before", "word", "changes"),
+    [
+        (FREE, "pause", {"held_since": NOW}),
+        (FREE, "run", {}),
+        (FREE, "cancel", {"cancelled": "cancel"}),
+        (FREE, "cancel now", {"cancelled": "cancel now"}),
+        (FREE, "stop", {}),
+        (PAUSED, "pause", {}),
+        (PAUSED, "run", {"held_since": 0.0, "resumed_at": NOW}),
+        (PAUSED, "cancel", {"held_since": 0.0, "cancelled": "cancel"}),
+        (PAUSED, "", {}),
+        (RESUMED, "run", {}),
+        (RESUMED, "pause", {"held_since": NOW}),
+        (replace(PAUSED, resumed_at=400.0), "run", {"held_since": 0.0, "resumed_at": NOW}),
+        (CANCELLED, "run", {}),
+        (CANCELLED, "pause", {}),
+        (CANCELLED, "cancel", {}),
+        (CANCELLED, "cancel now", {"cancelled": "cancel now"}),
+        (CANCELLED_NOW, "cancel", {}),
+    ],
+)
+def test_command_changes_what_it_may(before, word, changes):
+    assert controlled(before, Command(word, "v2"), NOW) == replace(before, version="v2", **changes)
+
+
+@pytest.mark.parametrize(
+    ("error", "control", "state"),
+    [
+        (None, None, JobState.COMPLETED),
+        (None, PAUSED, JobState.COMPLETED),
+        (None, CANCELLED, JobState.CANCELLED),
+        (ErrorDetail("unknown_model", "no such model"), CANCELLED, JobState.FAILED),
+        (ErrorDetail("unknown_model", "no such model"), None, JobState.FAILED),
+    ],
+)
+def test_job_ends_cancelled_if_it_has_no_error(error, control, state):
+    job = Job(
+        job_id=JOB_ID,
+        state=JobState.FINALIZING,
+        upload=Upload("b", "inbox/a", "v", "e", 1),
+        plan=SplitPlan("m", 1, 1, "a"),
+        created_at=0.0,
+        error=error,
+        control=control,
+    )
+    assert job.final_state is state
+
+
+@pytest.mark.parametrize(
+    ("key", "job_id"),
+    [
+        (job_control(JOB_ID), JOB_ID),
+        ("control/jobs/", None),
+        (f"control/jobs/{JOB_ID}/x", None),
+        (f"control/{JOB_ID}", None),
+        ("control/stack", None),
+        (f"inbox/control/jobs/{JOB_ID}", None),
+    ],
+)
+def test_key_names_one_job_or_none(key, job_id):
+    assert controlled_job(key) == job_id
+
+
+# ── how commands are carried out ──────────────────────────────────────────────────────────────────
+
 
 RUNNING = replace(JOB, state=JobState.IN_PROGRESS, total=3)
 HELD = JobControl("earlier etag", held_since=T - 60)
@@ -340,3 +420,16 @@ def test_tick_survives_unreadable_command(monkeypatch):
     watch_stack_control(services_of(SimpleNamespace(head=fail), budget=StackBudget()))
 
     assert counted == ["Errors"]
+
+
+# ──  ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("body", ['{"do":"unknown"}', "{}", '{"Records":[]}'])
+def test_unknown_message_fails(body):
+    """It is delivered again, and in the end kept in the dead-letter queue.
+
+    Nothing of it is done.
+    """
+    with pytest.raises(msgspec.ValidationError):
+        process_message(None, body)

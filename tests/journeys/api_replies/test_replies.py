@@ -1,0 +1,423 @@
+"""Replies to submits and polls: codes, refused records, withdrawn models."""
+
+import json
+import time
+
+import pytest
+
+import functions.submit.read
+from dropbatch.core.names import CONTROL_PK
+from local.workers_ai import Fault
+from shared.errors import StorageError
+from shared.ledger import Ledger
+from tests.support.translations import (
+    M2M,
+    all_good,
+    codes,
+    greetings,
+    only_slowly,
+    referenced,
+    submits,
+)
+
+# ── what becomes of each reply to a submit that says what happened ────────────────────────────────
+
+
+BGE = "@cf/baai/bge-small-en-v1.5"
+
+
+@pytest.mark.parametrize("kind", ["3040", pytest.param("3021", marks=pytest.mark.slow)])
+def test_one_batch_of_full_model_tries(start, api, kind):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(kind=kind, on="submit", model=M2M, times=4))
+    world.upload_records("a.jsonl", referenced(6), model=M2M)
+    world.upload_records("b.jsonl", [{"text": "other"}], model=BGE)
+
+    world.settle(minutes=120)
+
+    assert {one["counts"]["failed"] for one in world.manifests().values()} == {0}
+    assert len(api.accepted) == 7
+    assert submits(api) <= 7 + 4 + 4
+
+
+def test_429_waits_as_long_as_retry_after_says(world, api):
+    api.inject(Fault(kind="971", on="submit", retry_after=120))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    world.deliver_all()
+    told = time.time()
+    world.upload_records("b.jsonl", referenced(3), model=M2M)
+    while time.time() < told + 110:
+        world.deliver_all()
+        world.tick()
+        world.pass_time(10)
+
+    assert submits(api) == 1
+
+    world.settle()
+    assert len(api.accepted) == 2
+
+
+def test_used_up_quota_pauses_submits_and_is_reported(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    world.pass_time(86_400 - time.time() % 86_400 + 22 * 3600)  # 22:00 UTC
+    api.inject(Fault(kind="3036", on="submit", nth=2, times=0))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    world.deliver_all()
+    evening = submits(api)
+
+    world.settle(minutes=10 * 60, until=lambda: time.time() % 86_400 > 23 * 3600)
+
+    waiting = world.status()["waiting_for"]
+    assert waiting["code"] == "quota_spent"
+    assert waiting["until"].endswith("T00:00:00Z")
+    assert submits(api) - evening <= 2 + 1
+    assert world.status()["counts"]["succeeded"] == 1
+
+    api.clear_faults()
+    world.settle(minutes=10 * 60)
+    assert all_good(world, 3)
+
+
+def test_refused_token_pauses_all_until_secret_is_changed(world, api):
+    api.switch(tokens=("new-token",))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    began = time.time()
+    world.settle(minutes=180, until=lambda: time.time() > began + 40 * 60)
+
+    assert world.status()["waiting_for"]["code"] == "token_refused"
+    assert submits(api) <= 10 + 30 / 5 + 5
+
+    secret = world.secrets.list_secrets()["SecretList"][0]["ARN"]
+    world.secrets.put_secret_value(SecretId=secret, SecretString="new-token")
+    world.settle(minutes=30)
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert world.refused == []
+
+
+# ── what becomes of each reply to a poll without an answer ────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("html", "truncated_body", "json_500"),
+        *only_slowly("reset", "hang", "truncated_json", "slow_body", "refuse"),
+    ],
+)
+def test_unanswered_poll_is_repeated_and_billed_once(world, api, kind):
+    api.inject(Fault(kind=kind, on="poll", times=2))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+
+
+@pytest.mark.parametrize("polls", [6, *only_slowly(1, 4)])
+def test_completed_batch_without_answers_is_polled(world, api, polls):
+    """The answers are paid for: they may come ten minutes after the word."""
+    api.inject(Fault(kind="no_answers", times=polls))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    began = world.now()
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert world.now() - began < 900
+
+
+def test_batch_without_answers_ends_after_a_quarter_of_an_hour(world, api):
+    api.inject(Fault(kind="no_answers", times=0))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    began = world.now()
+
+    world.settle()
+
+    assert codes(world) == ["missing_response"] * 3
+    assert len(api.accepted) == 1
+    assert 15 * 60 < world.now() - began < 20 * 60
+    assert len(world.lines("retry.jsonl")) == 3
+
+
+@pytest.mark.parametrize(
+    "switch", [{"request_id_form": "integer"}, {"result_list": True}], ids=["integer", "list"]
+)
+def test_unusual_but_clear_reply_is_billed_once(world, api, switch):
+    api.switch(**switch)
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+
+    world.settle()
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert [batch["unknowable_submits"] for batch in world.manifest()["batches"]] == [0]
+
+
+@pytest.mark.parametrize("code", ["5001", *only_slowly("3030", "5006")])
+def test_minutes_of_server_errors_end_no_running_batch(start, api, code):
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    api.switch(latency=60.0)
+    api.inject(Fault(kind=code, on="poll", status=500, times=24))
+    world.upload_records("a.jsonl", referenced(6), model=M2M)
+
+    world.settle(minutes=30)
+
+    assert all_good(world, 6)
+    assert len(api.accepted) == 3
+
+
+def test_one_server_error_ends_no_piece(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=8)
+    api.inject(Fault(kind="batch_fails", contains="hello 1", times=0, code=5001, status=400))
+    api.inject(Fault(kind="5001", on="poll", status=500, contains='[{"text": "hello 7'))
+    world.upload_records("a.jsonl", referenced(8), model=M2M)
+
+    world.settle(minutes=60)
+
+    assert codes(world) == [None, "rejected", *[None] * 6]
+
+
+@pytest.mark.parametrize("code", [5006, *only_slowly(8007)])
+def test_refusal_of_another_batch_ends_no_running_one(start, api, code):
+    """All records of the second batch are refused one by one."""
+    api.switch(latency=1_200.0)
+    world = start(MAX_REQUESTS_PER_BATCH=8)
+    records = referenced(16)
+    for record in records[8:]:
+        record["text"] += " (bad)"
+    api.inject(Fault(kind=str(code), status=400, on="submit", contains="(bad)", times=0))
+    world.upload_records("a.jsonl", records, model=M2M)
+    began = world.now()
+    world.settle(until=lambda: world.now() - began > 600)
+    api.inject(Fault(kind=str(code), status=400, on="poll"))
+
+    world.settle()
+
+    assert codes(world) == [None] * 8 + ["rejected"] * 8
+    assert len(api.accepted) == 1
+
+
+def test_codes_of_an_outage_and_one_refusal_divide_no_running_batch(start, api):
+    """The API fails for every id for four minutes."""
+    api.switch(latency=1_200.0)
+    world = start(MAX_REQUESTS_PER_BATCH=8)
+    api.inject(Fault(kind="5006", status=500, on="poll", times=0))
+    world.upload_records("a.jsonl", referenced(32), model=M2M)
+    began = world.now()
+    world.settle(until=lambda: world.now() - began > 240)
+    api.clear_faults()
+    api.inject(Fault(kind="5006", status=400, on="poll", times=4))
+
+    world.settle()
+
+    assert all_good(world, 32)
+    assert len(api.accepted) == 4
+
+
+# ── what becomes of each code of the API ──────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "10000", "status": 403},
+        {"kind": "error", "status": 401},
+        {"kind": "error", "status": 403},
+        *only_slowly(
+            *({"kind": code, "status": 403} for code in ("9106", "9109", "6003", "3023", "7003"))
+        ),
+    ],
+    ids=lambda fault: f"{fault['kind']}-{fault.get('status')}",
+)
+def test_credential_error_pauses_and_resumes_automatically(world, api, fault):
+    api.inject(Fault(on="submit", times=3, **fault))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    world.deliver_all()
+    world.tick()
+    assert world.status()["waiting_for"]["code"] == "token_refused"
+
+    world.settle(minutes=30)
+
+    assert all_good(world, 3)
+    assert submits(api) == 4
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *({"kind": code, "status": 400} for code in ("5007", "7000")),
+        *only_slowly(
+            *(
+                {"kind": code, "status": 400}
+                for code in ("3042", "5016", "5018", "3041", "5035", "5005")
+            )
+        ),
+        {
+            "kind": "error",
+            "code": 8007,
+            "status": 400,
+            "message": "Model does not support request queuing",
+        },
+        {"kind": "error", "code": 424242, "status": 410},
+    ],
+    ids=lambda fault: f"{fault['kind']}-{fault.get('code', '')}",
+)
+def test_unavailable_model_fails_its_whole_job_and_no_other(start, api, fault):
+    world = start(MAX_REQUESTS_PER_BATCH=1)
+    api.inject(Fault(on="submit", model=M2M, times=0, **fault))
+    world.upload_records("a.jsonl", referenced(6), model=M2M)
+    world.upload_records("b.jsonl", [{"text": "other"}], model=BGE)
+
+    world.settle()
+
+    told = {
+        one["model"]: (one["state"], (one["error"] or {}).get("code"))
+        for one in world.manifests().values()
+    }
+    assert told == {M2M: ("failed", "unknown_model"), BGE: ("completed", None)}
+    assert submits(api) == 2
+
+
+def test_deleted_pause_is_over_within_five_minutes(world, api):
+    api.inject(Fault(kind="3036", on="submit"))
+    world.upload_records("a.jsonl", referenced(3), model=M2M)
+    world.deliver_all()
+    world.dynamodb.delete_item(
+        TableName="ledger", Key={"pk": {"S": CONTROL_PK}, "sk": {"S": "PAUSE"}}
+    )
+
+    world.settle(minutes=7)
+
+    assert all_good(world, 3)
+
+
+# ── batches that are split, again and again, until only the bad records fail ──────────────────────
+
+
+def test_bad_records_are_isolated_and_only_they_fail(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=64)
+    records = referenced(100)
+    for bad in (3, 40, 99):
+        records[bad]["text"] += " (refused)"
+    world.upload_records("a.jsonl", records, model=M2M)
+
+    world.settle(minutes=120)
+
+    assert [number for number, code in enumerate(codes(world)) if code] == [3, 40, 99]
+    assert set(codes(world)) == {None, "rejected"}
+    assert submits(api) <= 2 + 3 * 16 + 2 * 4, "64 records in 4 pieces, 36 in 3; then 16"
+
+
+@pytest.mark.faults
+def test_records_failing_only_together_are_answered(start, api):
+    world = start(MAX_REQUESTS_PER_BATCH=128)
+    api.inject(Fault(kind="batch_fails", contains="},{", times=0, code=3030))
+    world.upload_records("a.jsonl", referenced(128), model=M2M)
+
+    world.settle(minutes=6 * 60)
+
+    assert len(api.accepted) == 1 + 16 + 128
+    assert all_good(world, 128)
+
+
+def test_upload_is_read_while_batch_is_split(start, api, monkeypatch):
+    monkeypatch.setattr(functions.submit.read, "TURN_SECONDS", -1.0)
+    world = start(MAX_REQUESTS_PER_BATCH=2)
+    records = referenced(5)
+    records[1]["text"] += " (refused)"
+    world.upload_records("a.jsonl", records, model=M2M)
+    world.deliver("UploadQueue")
+    real = Ledger.create_batch
+
+    def only_one_piece(ledger, batch):
+        if len(batch.number) > 8 and any(
+            len(one.number) > 8 for one in ledger.batches(batch.job_id)
+        ):
+            raise StorageError("the table is away")
+        return real(ledger, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "create_batch", only_one_piece)
+        world.deliver("SubmitQueue")
+        for _ in range(3):
+            world.tick()
+            world.deliver("PollQueue")
+    assert [item["sk"]["S"] for item in world.items() if "." in item["sk"]["S"]] == [
+        "BATCH#00000000.1"
+    ]
+    job = world.item()
+    body = json.dumps({"do": "split", "job_id": job["job_id"]["S"]})
+    world.sqs.send_message(QueueUrl=world.queues["UploadQueue"], MessageBody=body)
+    refused = len(world.refused)
+    world.deliver("UploadQueue")
+    assert len(world.refused) == refused
+
+    world.settle()
+
+    assert codes(world) == [None, "rejected", None, None, None]
+
+
+# ── A model that Cloudflare has withdrawn ends its job; one that refuses references  ──────────────
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 410])
+def test_withdrawn_model_ends_its_job_after_a_second_reply(way, start, api, status):
+    world = start(MAX_REQUESTS_PER_BATCH=2, **way)
+    api.inject(Fault(kind="error", code=5028, status=status, on="submit", times=0))
+    world.upload_records("a.jsonl", greetings(6), model=M2M)
+
+    world.settle(minutes=10)
+
+    error = world.manifest()["error"]
+    assert error["code"] == "unknown_model"
+    assert "Cloudflare has withdrawn this model" in error["message"]
+    assert 2 <= submits(api) <= 4
+    assert api.accepted == []
+
+
+def test_one_such_reply_ends_no_job(world, api):
+    api.inject(Fault(kind="error", code=5028, status=400, on="submit", times=1))
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
+
+    world.settle(minutes=10)
+
+    assert all_good(world, 3)
+    assert len(api.accepted) == 1
+    assert world.manifest()["unknowable_submits"] == 0
+
+
+REFUSAL = (
+    "AiError: Bad input: Error: Additional or unevaluated properties '/external_reference' at "
+    "'/requests/0' not allowed"
+)
+
+
+def test_refused_references_are_left_out_and_in_the_output(start, api):
+    """Before anything is divided; later batches do without at once."""
+    world = start(MAX_REQUESTS_PER_BATCH=100)
+    api.inject(
+        Fault(
+            kind="error",
+            code=5006,
+            status=400,
+            on="submit",
+            contains="external_reference",
+            times=0,
+            message=REFUSAL,
+        )
+    )
+    world.upload_records("a.jsonl", referenced(300), model=M2M)
+
+    world.settle(minutes=60)
+
+    manifest = world.manifest()
+    assert manifest["counts"] == {"total": 300, "succeeded": 300, "failed": 0}
+    assert submits(api) <= 3 + 3
+    lines = world.lines()
+    assert [line["external_reference"] for line in lines] == [
+        record["external_reference"] for record in referenced(300)
+    ]
+    assert all(json.dumps(record["text"]) for record in referenced(300))

@@ -1,0 +1,562 @@
+"""The client of the API: what is sent where, with which token, and what breaks off."""
+
+import contextlib
+import gc
+import inspect
+import json
+import mmap
+import sys
+import weakref
+from types import SimpleNamespace
+
+import httpx
+import msgspec
+import pytest
+
+from shared.errors import StorageError
+from shared.spool import MAX_BYTES_IN_MEMORY
+from shared.workers_ai import client as module
+from shared.workers_ai.client import WorkersAI, http_client
+from shared.workers_ai.error_codes import TokenState, token_state
+from shared.workers_ai.replies import (
+    Accepted,
+    Failed,
+    OutcomeUnknown,
+    Pending,
+    Rejected,
+)
+from shared.workers_ai.results import Answer
+from shared.workers_ai.transports import Credentials, rest, worker
+from tests.support.doubles.api_client import (
+    ACCOUNT,
+    BASE,
+    BODY,
+    MODEL,
+    NOT_SENT,
+    REST,
+    TOKEN,
+    UNKNOWABLE,
+    Api,
+    Secret,
+    ask,
+    by_name,
+    client,
+    enveloped,
+    made,
+    refusal,
+    submit,
+)
+
+# ── what is sent, connections that fail, and answers too large for memory ─────────────────────────
+
+
+def test_submit_is_one_post_of_very_body():
+    api = Api(
+        httpx.Response(
+            200, json=enveloped({"status": "queued", "request_id": "id-1", "model": MODEL})
+        )
+    )
+    assert submit(api) == Accepted("id-1")
+    (request,) = api.requests
+    assert request.method == "POST"
+    assert str(request.url) == f"{BASE}/accounts/{ACCOUNT}/ai/run/{MODEL}?queueRequest=true"
+    assert request.content == BODY
+    assert request.headers["authorization"] == f"Bearer {TOKEN}"
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["content-length"] == str(len(BODY))
+
+
+def reset(_request):
+    raise httpx.ReadError("reset")
+
+
+@pytest.mark.parametrize("answer", [httpx.Response(200, json={"request_id": "r"}), reset])
+def test_body_that_was_sent_is_not_held_on_to(answer):
+    """Else a warm function that submits one batch of 10 MB after another grows by each."""
+    body = BODY * 100_000
+    # A cycle would be found some time: not in time, for few large objects do not make it look.
+    gc.disable()
+    try:
+        before = sys.getrefcount(body)
+        with client(Api(answer)).submit(MODEL, body, 60):
+            pass
+        assert sys.getrefcount(body) == before
+    finally:
+        gc.enable()
+
+
+def test_poll_names_request_id_and_nothing_else():
+    api = Api(httpx.Response(200, json=enveloped({"status": "running"})))
+    assert ask(api) == Pending("running")
+    (request,) = api.requests
+    assert json.loads(request.content) == {"request_id": "id-1"}
+    assert str(request.url).endswith("?queueRequest=true")
+
+
+def test_nothing_is_taken_from_environment(monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    assert http_client()._mounts == {}
+
+
+NOT_OF_AN_EXCHANGE = {
+    httpx.CookieConflict,
+    httpx.InvalidURL,
+    httpx.RequestNotRead,
+    httpx.ResponseNotRead,
+    httpx.StreamClosed,
+    httpx.StreamConsumed,
+    httpx.StreamError,
+}
+"""Raised for misuse of the library only."""
+
+
+def test_every_exception_of_httpx_is_known_here():
+    exceptions = {
+        kind
+        for kind in vars(httpx).values()
+        if inspect.isclass(kind) and issubclass(kind, Exception)
+    }
+    assert exceptions == NOT_SENT | UNKNOWABLE | NOT_OF_AN_EXCHANGE
+
+
+@pytest.mark.parametrize("kind", by_name(NOT_SENT))
+def test_without_connection_nothing_was_done(kind):
+    api = Api(made(kind))
+    assert submit(api) == Rejected(0, None, f"no connection: {kind.__name__}")
+    assert len(api.requests) == 1
+
+
+@pytest.mark.parametrize("kind", by_name(UNKNOWABLE))
+@pytest.mark.parametrize("submitting", [True, False])
+def test_other_errors_are_outcome_unknown_and_not_retried(kind, submitting):
+    api = Api(made(kind))
+    assert (submit if submitting else ask)(api) == OutcomeUnknown(kind.__name__)
+    assert len(api.requests) == 1
+
+
+class Stream(httpx.SyncByteStream):
+    """A body in pieces; between them time passes or it breaks off."""
+
+    def __init__(self, pieces):
+        self.pieces = pieces
+
+    def __iter__(self):
+        for piece in self.pieces:
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece() if callable(piece) else piece
+
+
+@pytest.mark.parametrize("kind", [httpx.ReadError, httpx.ReadTimeout, httpx.RemoteProtocolError])
+def test_body_that_breaks_off_is_lost(kind):
+    pieces = [b'{"result":{"request_id":"id-1"}', kind("words")]
+    api = Api(httpx.Response(200, stream=Stream(pieces)))
+    assert submit(api) == OutcomeUnknown(kind.__name__)
+    assert len(api.requests) == 1
+
+
+def test_body_that_dribbles_ends_at_deadline(monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    given_out = []
+
+    def piece():
+        clock[0] += 7
+        given_out.append(1)
+        return b" "
+
+    assert submit(Api(httpx.Response(200, stream=Stream([piece] * 1_000)))) == OutcomeUnknown(
+        "TimeoutError"
+    )
+    assert len(given_out) == 9  # of 60 seconds
+
+
+def test_deadline_is_longest_wait_for_answer():
+    api = Api(httpx.Response(200, json=enveloped({"request_id": "id-1"})))
+    with client(api).submit(MODEL, BODY, 42):
+        pass
+    timeout = api.requests[0].extensions["timeout"]
+    assert 41 < timeout["read"] <= 42
+    assert timeout["connect"] == module.CONNECT_SECONDS
+
+
+def test_broken_unasked_encoding_is_outcome_unknown():
+    api = Api(
+        httpx.Response(200, headers={"content-encoding": "gzip"}, stream=Stream([b"no gzip"]))
+    )
+    assert submit(api) == OutcomeUnknown("DecodingError")
+
+
+@pytest.mark.parametrize(
+    "size", [MAX_BYTES_IN_MEMORY - 100, MAX_BYTES_IN_MEMORY + 1, 4 * MAX_BYTES_IN_MEMORY]
+)
+def test_large_answer_is_kept_on_disk_byte_for_byte(size):
+    body = json.dumps(enveloped({"responses": [{"id": 0, "result": "x" * size}]})).encode()
+    pieces = [body[at : at + 70_000] for at in range(0, len(body), 70_000)]
+    with client(Api(httpx.Response(200, stream=Stream(pieces)))).poll(MODEL, "id-1", 60) as reply:
+        assert isinstance(reply, Answer)
+        assert isinstance(reply.body, mmap.mmap if len(body) > MAX_BYTES_IN_MEMORY else bytes)
+        assert reply.body[:] == body
+        held = weakref.ref(reply.body) if isinstance(reply.body, mmap.mmap) else None
+    del reply
+    assert held is None or held() is None
+
+
+@pytest.mark.parametrize("submitting", [True, False])
+def test_too_large_answer_is_failed_batch(monkeypatch, submitting):
+    monkeypatch.setattr(module, "MAX_REPLY_BYTES", 1_000)
+    taken = []
+
+    def pieces():
+        for number in range(100):
+            taken.append(number)
+            yield (
+                b" " * 300
+                if number
+                else b'{"result":{"responses":[{"id":0,"success":true,"result":"'
+            )
+
+    api = Api(httpx.Response(200, stream=Stream(pieces())))
+    reply = (submit if submitting else ask)(api)
+    assert reply == Failed(None, "its answer has over 1,000 bytes, more than Dropbatch can hold")
+    assert len(taken) == 5
+
+
+@pytest.mark.parametrize("submitting", [True, False])
+@pytest.mark.parametrize(
+    ("status", "begin", "reply"),
+    [
+        (200, b"<html>", OutcomeUnknown),
+        (502, b"<html>", OutcomeUnknown),
+        (404, b"<html>", Rejected),
+        (500, b'{"result":{"responses":[{"id":0,"result":"', OutcomeUnknown),
+        (200, b'{"result":{"responses":[{},{},{},', OutcomeUnknown),
+        (200, b'{"result":{"text":"\\"responses\\":[{\\"result\\":1', OutcomeUnknown),
+        (200, b'{"result":null,"success":false,"errors":[', OutcomeUnknown),
+    ],
+)
+def test_too_large_reply_is_no_answer_if_it_does_not_begin_as_one(
+    monkeypatch, submitting, status, begin, reply
+):
+    monkeypatch.setattr(module, "MAX_REPLY_BYTES", 1_000)
+    api = Api(httpx.Response(status, stream=Stream([begin, b"x" * 2_000])))
+
+    found = (submit if submitting else ask)(api)
+
+    assert isinstance(found, reply)
+    assert not getattr(found, "enveloped", False)
+
+
+def test_large_answer_may_be_freed_under_views():
+    body = json.dumps({"responses": [{"result": "x" * 2 * MAX_BYTES_IN_MEMORY}]}).encode()
+    with client(Api(httpx.Response(200, content=body))).poll(MODEL, "id-1", 60) as reply:
+        (raw,) = msgspec.json.decode(reply.body, type=dict[str, msgspec.Raw]).values()
+    assert bytes(raw)[:3] == b'[{"'
+
+
+# ── the account's other APIs ──────────────────────────────────────────────────────────────────────
+
+
+def test_silence_of_other_api_lasts_no_longer_than_its_call():
+    api = Api(httpx.Response(200, json=enveloped([])))
+    assert client(api).fetch("GET", "/queues", None, 5.0)[0] == 200
+    assert api.requests[0].extensions["timeout"]["read"] == pytest.approx(5.0, abs=0.5)
+
+
+def test_silence_of_tokens_check_lasts_no_longer_than_its_call():
+    api = Api(httpx.Response(200, json=enveloped([])))
+    client(api).check_token()
+    longest = api.requests[0].extensions["timeout"]["read"]
+    assert longest == pytest.approx(module.TOKEN_CHECK_SECONDS, abs=0.5)
+
+
+@pytest.mark.parametrize(("size", "status"), [(1_000_000, 200), (1_000_001, 0)])
+def test_reply_of_other_api_is_read_up_to_a_size(size, status):
+    fetched, _ = client(Api(httpx.Response(200, content=b" " * size))).fetch("GET", "/a", None, 5.0)
+    assert fetched == status
+
+
+# ── the client of the API ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirect_is_not_followed(status):
+    api = Api(httpx.Response(status, headers={"location": "https://evil.example/"}))
+    assert isinstance(submit(api), Rejected)
+    assert [request.url.host for request in api.requests] == ["api.cloudflare.com"]
+
+
+def test_redirect_of_tokens_check_is_not_followed():
+    api = Api(httpx.Response(302, headers={"location": "https://evil.example/"}))
+    assert client(api).check_token() is TokenState.REFUSED
+    assert len(api.requests) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_refused_token_is_reread_and_retried_once(status):
+    api = Api(
+        httpx.Response(status, json=refusal(10000)),
+        httpx.Response(200, json=enveloped({"request_id": "id-1"})),
+    )
+    assert submit(api, Secret("old", "new")) == Accepted("id-1")
+    assert [request.headers["authorization"] for request in api.requests] == [
+        "Bearer old",
+        "Bearer new",
+    ]
+    assert [request.content for request in api.requests] == [BODY, BODY]
+
+
+def test_second_refusal_is_not_retried():
+    api = Api(httpx.Response(401, json=refusal(10000)))
+    assert submit(api, Secret("old", "new", "newer")) == Rejected(
+        401, 10000, "words", enveloped=True
+    )
+    assert len(api.requests) == 2
+
+
+def test_unchanged_token_is_not_tried_again():
+    api = Api(httpx.Response(401, json=refusal(10000)))
+    assert submit(api) == Rejected(401, 10000, "words", enveloped=True)
+    assert len(api.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(
+            httpx.Response(status, json=refusal(10000))
+            for status in (400, 404, 408, 409, 413, 429, 500, 503)
+        ),
+        *(httpx.Response(status, content=b"<html>") for status in (200, 307, 404, 500, 502, 504)),
+        httpx.Response(200, json=enveloped({})),
+        *map(made, by_name(NOT_SENT | UNKNOWABLE)),
+    ],
+)
+def test_other_replies_cause_no_second_post(answer):
+    api = Api(answer)
+    submit(api, Secret("old", "new"))
+    assert len(api.requests) == 1
+
+
+def test_failed_second_post_is_outcome_unknown():
+    api = Api(httpx.Response(401, json=refusal(10000)), made(httpx.ReadTimeout))
+    assert submit(api, Secret("old", "new")) == OutcomeUnknown("ReadTimeout")
+
+
+@pytest.mark.parametrize("token", ["", "zero\u200bwidth", "tökén"])
+def test_empty_secret_is_refused_token(token):
+    api = Api(httpx.Response(200, json=enveloped({"request_id": "id-1"})))
+    assert submit(api, Secret(token)) == Rejected(401, None, "The secret holds no token.")
+    assert client(api, Secret(token)).check_token() is TokenState.REFUSED
+    assert api.requests == []
+
+
+def test_secret_that_cannot_be_read_sends_nothing():
+    api = Api(httpx.Response(200, json=enveloped({"request_id": "id-1"})))
+    reply = submit(api, Secret(StorageError("Secrets Manager: throttled")))
+    assert reply == Rejected(0, None, "no token: Secrets Manager: throttled")
+    assert api.requests == []
+
+
+def test_unreadable_secret_keeps_token_refused():
+    api = Api(httpx.Response(401, json=refusal(10000)))
+    assert submit(api, Secret("old", StorageError("down"))) == Rejected(
+        401, 10000, "words", enveloped=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        (httpx.Response(200, json={"success": True, "result": []}), TokenState.GOOD),
+        *(
+            (httpx.Response(status, json=refusal(10000)), TokenState.REFUSED)
+            for status in (400, 401, 403)
+        ),
+        (httpx.Response(403, json=refusal(9109)), TokenState.REFUSED),
+        (httpx.Response(404, json=refusal(7003)), TokenState.REFUSED),
+        (httpx.Response(400, json=refusal(7000)), TokenState.REFUSED),
+        (httpx.Response(403, json={"success": False, "errors": []}), TokenState.REFUSED),
+        (httpx.Response(200, content=b"<html>welcome</html>"), TokenState.UNKNOWN),
+        (httpx.Response(200, json={"message": "ok"}), TokenState.UNKNOWN),
+        *((httpx.Response(status), TokenState.UNKNOWN) for status in (401, 403, 404, 429, 500)),
+        (httpx.Response(403, content=b"<html>firewall</html>"), TokenState.UNKNOWN),
+        (httpx.Response(429, json=refusal(971)), TokenState.UNKNOWN),
+        (httpx.Response(500, json=refusal(10013)), TokenState.UNKNOWN),
+        (httpx.Response(502, json=refusal(7000)), TokenState.UNKNOWN),
+        (made(httpx.ConnectError), TokenState.UNKNOWN),
+        (made(httpx.ReadTimeout), TokenState.UNKNOWN),
+    ],
+)
+def test_only_api_judges_token(answer, state):
+    api = Api(answer)
+    assert client(api).check_token() is state
+    (request,) = api.requests
+    assert request.method == "GET"
+    assert request.url.path == f"/client/v4/accounts/{ACCOUNT}/ai/models/search"
+
+
+def test_refused_token_is_unknown_after_change():
+    api = Api(httpx.Response(401, json=refusal(10000)))
+    assert client(api, Secret("old", "new")).check_token() is TokenState.UNKNOWN
+    assert client(api, Secret(StorageError("down"))).check_token() is TokenState.UNKNOWN
+    assert len(api.requests) == 1
+
+
+def test_without_call_left_token_is_not_checked():
+    services = SimpleNamespace(
+        now=lambda: 0.0, budget=SimpleNamespace(permit_check=lambda now: False)
+    )
+    assert token_state(services) is None
+
+
+def test_token_never_shows_in_reply():
+    replies = [
+        submit(Api(answer))
+        for answer in (httpx.Response(401), made(httpx.ReadError), made(httpx.ConnectError))
+    ]
+    assert TOKEN not in repr(replies)
+
+
+def test_error_of_caller_is_callers():
+    api = Api(httpx.Response(200, json=enveloped({"request_id": "id-1"})))
+    with pytest.raises(ZeroDivisionError), client(api).submit(MODEL, BODY, 60):
+        raise ZeroDivisionError
+    assert len(api.requests) == 1
+
+
+# ── the transports: what each sends where, and which secret goes along ────────────────────────────
+
+
+TRANSPORTS = {
+    "rest": REST,
+    "gateway": rest(BASE, ACCOUNT, "my-gateway"),
+    "worker": worker("https://dropbatch.example.workers.dev"),
+}
+RUN_URLS = {
+    "rest": f"{BASE}/accounts/{ACCOUNT}/ai/run/{MODEL}",
+    "gateway": f"{BASE}/accounts/{ACCOUNT}/ai/run/{MODEL}",
+    "worker": f"https://dropbatch.example.workers.dev/run/{MODEL}",
+}
+ACCEPTED = {"status": "queued", "request_id": "id-1"}
+
+
+def client_of(name, api, *credentials):
+    return WorkersAI(
+        http_client(httpx.MockTransport(api)),
+        TRANSPORTS[name],
+        Secret(*credentials or [Credentials("secret")]),
+    )
+
+
+def call(ai, *, poll=False):
+    with ai.poll(MODEL, "id-1", 60) if poll else ai.submit(MODEL, b'{"requests":[]}', 60) as reply:
+        return reply
+
+
+@pytest.mark.parametrize("name", TRANSPORTS)
+@pytest.mark.parametrize("poll", [False, True])
+def test_calls_go_to_transports_address(name, poll):
+    api = Api(httpx.Response(200, json=ACCEPTED))
+    call(client_of(name, api), poll=poll)
+    (request,) = api.requests
+    assert str(request.url) == f"{RUN_URLS[name]}?queueRequest=true"
+    assert request.method == "POST"
+    assert request.headers["authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize("name", TRANSPORTS)
+def test_batch_is_accepted_with_and_without_envelope(name):
+    bare = Api(httpx.Response(200, json=ACCEPTED))
+    wrapped = Api(httpx.Response(200, json=enveloped(ACCEPTED)))
+    assert call(client_of(name, bare)) == call(client_of(name, wrapped)) == Accepted("id-1")
+
+
+@pytest.mark.parametrize("poll", [False, True])
+def test_gateway_neither_caches_nor_repeats(poll):
+    api = Api(httpx.Response(200, json=ACCEPTED))
+    call(client_of("gateway", api), poll=poll)
+    (request,) = api.requests
+    assert request.headers["cf-aig-gateway-id"] == "my-gateway"
+    assert request.headers["cf-aig-skip-cache"] == "true"
+    assert request.headers["cf-aig-max-attempts"] == "1"
+    assert "cf-aig-authorization" not in request.headers
+
+
+def test_only_gateway_gets_gateways_token():
+    api = Api(httpx.Response(200, json={"success": True}))
+    ai = client_of("gateway", api, Credentials("secret", "gateway-secret"))
+    call(ai)
+    assert ai.check_token() is TokenState.GOOD
+    run, check = api.requests
+    assert run.headers["cf-aig-authorization"] == "Bearer gateway-secret"
+    assert check.url.host == "api.cloudflare.com"
+    assert "cf-aig-authorization" not in check.headers
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("rest", f"{BASE}/accounts/{ACCOUNT}/ai/models/search?per_page=1"),
+        ("gateway", f"{BASE}/accounts/{ACCOUNT}/ai/models/search?per_page=1"),
+        ("worker", "https://dropbatch.example.workers.dev/check"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        (httpx.Response(200, json={"success": True}), TokenState.GOOD),
+        (
+            httpx.Response(401, json={"success": False, "errors": [{"code": 10000}]}),
+            TokenState.REFUSED,
+        ),
+        (httpx.Response(404, text="There is nothing here yet"), TokenState.UNKNOWN),
+    ],
+)
+def test_free_call_says_whether_secret_is_good(name, url, answer, state):
+    api = Api(answer)
+    assert client_of(name, api).check_token() is state
+    (request,) = api.requests
+    assert (request.method, str(request.url)) == ("GET", url)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (401, 2009, "Unauthorized"),
+        (400, 2001, "Please configure AI Gateway in the Cloudflare dashboard"),
+        (429, 2003, "Rate limited"),
+    ],
+)
+def test_error_in_gateways_own_form_is_read(status, code, message):
+    body = {
+        "success": False,
+        "result": [],
+        "messages": [],
+        "error": [{"code": code, "message": message}],
+    }
+    api = Api(httpx.Response(status, json=body))
+    assert call(client_of("gateway", api)) == Rejected(status, code, message, enveloped=True)
+
+
+def test_changed_gateway_token_is_retried_once():
+    def answer(request):
+        good = request.headers["cf-aig-authorization"] == "Bearer new"
+        refused = {"success": False, "error": [{"code": 2009, "message": "Unauthorized"}]}
+        return httpx.Response(200, json=ACCEPTED) if good else httpx.Response(401, json=refused)
+
+    api = Api(answer)
+    assert call(
+        client_of("gateway", api, Credentials("a", "old"), Credentials("a", "new"))
+    ) == Accepted("id-1")
+    assert len(api.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "credentials", [Credentials(""), Credentials("a b"), Credentials("good", "bad\n")]
+)
+def test_secret_that_no_header_can_hold_is_never_sent(credentials):
+    api = Api(lambda request: pytest.fail("it was sent"))
+    with contextlib.suppress(StorageError):
+        assert call(client_of("gateway", api, credentials)).status == 401

@@ -1,0 +1,575 @@
+"""The template: functions, storage and queues, alarms, and what it asks for."""
+
+import json
+import re
+
+import pytest
+
+from functions.poll.due import THREADS
+from functions.poll.polling import BATCHES_PER_MESSAGE
+from shared.aws.event_bus import DETAIL_TYPE, SOURCE
+from shared.observability import METRICS
+from shared.settings import ENVIRONMENT
+from shared.spool import MAX_REPLY_BYTES
+from tests.support.aws.translated_template import NOT_TLS, ROOT, as_list, resolved, target
+from tools import pack
+
+# ── runtime, settings, logs, concurrency, disks, and the schedule ─────────────────────────────────
+
+
+POWERTOOLS = {
+    "POWERTOOLS_SERVICE_NAME",
+    "POWERTOOLS_METRICS_NAMESPACE",
+    "POWERTOOLS_LOG_LEVEL",
+}
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
+
+
+def test_there_are_two_functions_and_what_they_need(of_type):
+    assert set(of_type("AWS::Lambda::Function")) == {"SubmitFunction", "PollFunction"}
+    assert len(of_type("AWS::S3::Bucket")) == 1
+    assert len(of_type("AWS::DynamoDB::Table")) == 1
+    assert len(of_type("AWS::SQS::Queue")) == 8
+    assert len(of_type("AWS::Lambda::EventSourceMapping")) == 5
+    assert len(of_type("AWS::Scheduler::Schedule")) == 1
+
+
+def test_functions_get_exactly_settings_they_read(of_type):
+    for name, function in of_type("AWS::Lambda::Function").items():
+        assert set(function["Environment"]["Variables"]) == ENVIRONMENT | POWERTOOLS | ALLOCATOR, (
+            name
+        )
+
+
+def test_no_token_is_in_environment(of_type):
+    for function in of_type("AWS::Lambda::Function").values():
+        named = set(re.findall(r'"Ref": "(\w+)"', json.dumps(function["Environment"])))
+        assert {name for name in named if re.search("Token|Secret", name)} == {
+            "AiGatewayTokenSecretArn",
+            "CloudflareApiTokenSecretArn",
+            "WorkerSecretArn",
+        }
+
+
+def test_functions_are_what_is_packed(template, of_type, source):
+    assert set(source["Parameters"]["Architecture"]["AllowedValues"]) == set(pack.PROCESSORS)
+    for name, function in of_type("AWS::Lambda::Function").items():
+        assert function["Runtime"] == f"python{pack.LAMBDA_PYTHON}"
+        assert function["Architectures"] == [{"Ref": "Architecture"}]
+        assert template["Resources"][name]["Metadata"]["BuildMethod"] == "makefile"
+        room = name.removesuffix("Function").lower()
+        assert function["Handler"] == f"functions.{room}.handler.lambda_handler"
+
+
+def test_sources_report_failures_and_are_bounded(of_type):
+    for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
+        assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+        assert mapping["BatchSize"] == 1
+        most = mapping["ScalingConfig"]["MaximumConcurrency"]
+        assert 2 <= resolved(most, UsesWorker=True) <= 10
+
+
+def test_schedule_does_not_retry(of_type):
+    (tick,) = of_type("AWS::Scheduler::Schedule").values()
+    (invoke,) = of_type("AWS::Lambda::EventInvokeConfig").values()
+
+    assert tick["ScheduleExpression"] == "rate(1 minute)"
+    assert tick["Target"]["RetryPolicy"]["MaximumRetryAttempts"] == 0
+    assert tick["Target"]["DeadLetterConfig"]
+    assert json.loads(tick["Target"]["Input"]) == {}
+    assert target(tick["Target"]["Arn"]) == target(invoke["FunctionName"]) == "PollFunction"
+    assert invoke["MaximumRetryAttempts"] == 0
+
+
+def test_disks_hold_largest_replies_and_parts(source):
+    poll, submit = (
+        source["Resources"][name]["Properties"] for name in ("PollFunction", "SubmitFunction")
+    )
+    assert (
+        max(THREADS, BATCHES_PER_MESSAGE) * 2 * MAX_REPLY_BYTES
+        < poll["EphemeralStorage"]["Size"] << 20
+    )
+    assert "EphemeralStorage" not in submit
+    assert MAX_REPLY_BYTES < 512 << 20
+
+
+# ── the bucket, the table, the secrets and the queues ─────────────────────────────────────────────
+
+
+def test_data_can_be_encrypted_with_own_key(of_type):
+    (bucket,), (table,) = (
+        of_type("AWS::S3::Bucket").values(),
+        of_type("AWS::DynamoDB::Table").values(),
+    )
+    (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    keys = {
+        "bucket": rule["ServerSideEncryptionByDefault"],
+        "table": table["SSESpecification"],
+        **{name: queue["KmsMasterKeyId"] for name, queue in of_type("AWS::SQS::Queue").items()},
+        **{name: topic["KmsMasterKeyId"] for name, topic in of_type("AWS::SNS::Topic").items()},
+        **{name: logs["KmsKeyId"] for name, logs in of_type("AWS::Logs::LogGroup").items()},
+        **{
+            name: secret["KmsKeyId"]
+            for name, secret in of_type("AWS::SecretsManager::Secret").items()
+        },
+    }
+
+    for name, key in keys.items():
+        assert "<KmsKeyArn>" in str(resolved({"key": key}, UsesOwnKey=True)), name
+        assert "<KmsKeyArn>" not in str(resolved({"key": key})), name
+    assert len(keys) == 15
+
+
+def test_secret_exists_only_for_its_transport(template):
+    """Each costs $0.40 a month."""
+    asked = {
+        name: one["Condition"]
+        for name, one in template["Resources"].items()
+        if "::Secret" in one["Type"]
+    }
+    assert asked == {"ApiToken": "MakesSecret", "SharedSecret": "MakesWorkerSecret"}
+    for transport, named, made in (
+        ("rest", "", {"MakesSecret"}),
+        ("worker", "", {"MakesWorkerSecret"}),
+        *((transport, "arn", set()) for transport in ("rest", "worker")),
+    ):
+        given = {
+            "Transport": transport,
+            "CloudflareApiTokenSecretArn": named,
+            "WorkerSecretArn": named,
+        }
+        assert {name for name in asked.values() if decided(template, name, given)} == made, (
+            transport,
+            named,
+        )
+
+
+def decided(template, name, parameters):
+    """What a condition comes to with these parameters."""
+
+    def value(one):
+        ((function, operands),) = one.items()
+        match function:
+            case "Condition":
+                return decided(template, operands, parameters)
+            case "Fn::Not":
+                return not value(operands[0])
+            case "Fn::And":
+                return all(map(value, operands))
+            case "Fn::Equals":
+                return parameters[operands[0]["Ref"]] == operands[1]
+        raise AssertionError(function)
+
+    return value(template["Conditions"][name])
+
+
+def test_bucket_is_private_versioned_and_retained(template):
+    bucket = template["Resources"]["Bucket"]
+    properties = bucket["Properties"]
+
+    # A failed first deployment must not keep the name of a bucket that nothing was ever dropped in.
+    assert bucket["DeletionPolicy"] == "RetainExceptOnCreate"
+    assert bucket["UpdateReplacePolicy"] == "Retain"
+    assert properties["VersioningConfiguration"] == {"Status": "Enabled"}
+    assert set(properties["PublicAccessBlockConfiguration"].values()) == {True}
+    assert len(properties["PublicAccessBlockConfiguration"]) == 4
+    assert properties["OwnershipControls"]["Rules"] == [{"ObjectOwnership": "BucketOwnerEnforced"}]
+    assert properties["BucketEncryption"]
+
+
+def test_bucket_requires_tls(of_type):
+    (policy,) = of_type("AWS::S3::BucketPolicy").values()
+    (statement,) = resolved(policy["PolicyDocument"]["Statement"], ProtectsData=False)
+
+    assert (statement["Effect"], statement["Principal"], statement["Action"]) == (
+        "Deny",
+        "*",
+        "s3:*",
+    )
+    assert statement["Resource"] == ["<Bucket.Arn>", "<Bucket.Arn>/*"]
+    assert statement["Condition"] == NOT_TLS
+
+
+def test_data_is_protected_unless_owner_declines(of_type, source):
+    (policy,), (table,) = (
+        of_type("AWS::S3::BucketPolicy").values(),
+        of_type("AWS::DynamoDB::Table").values(),
+    )
+    kept = [
+        one for one in resolved(policy["PolicyDocument"]["Statement"]) if one["Sid"] == "KeepBucket"
+    ]
+
+    assert source["Parameters"]["DeletionProtection"]["Default"] == "yes"
+    assert [(one["Effect"], one["Principal"], one["Action"]) for one in kept] == [
+        ("Deny", "*", "s3:DeleteBucket")
+    ]
+    assert resolved(table["DeletionProtectionEnabled"]) is True
+    assert resolved(table["DeletionProtectionEnabled"], ProtectsData=False) is False
+
+
+def test_lifecycle_expires_staging(of_type):
+    (bucket,) = of_type("AWS::S3::Bucket").values()
+    rules = bucket["LifecycleConfiguration"]["Rules"]
+    plain = {rule["Id"]: rule for rule in rules if "Id" in rule}
+
+    assert plain["remains-of-uploads"]["AbortIncompleteMultipartUpload"] == {
+        "DaysAfterInitiation": 7
+    }
+    assert "Prefix" not in plain["remains-of-uploads"]
+    assert (plain["staging"]["Prefix"], plain["staging"]["ExpirationInDays"]) == ("staging/", 60)
+    assert plain["staging"]["NoncurrentVersionExpiration"]
+    assert plain["results"]["ExpirationInDays"]["Fn::If"][2] == {"Ref": "ResultRetentionDays"}
+    chosen = [rule["Fn::If"] for rule in rules if "Fn::If" in rule]
+    assert {condition for condition, _, _ in chosen} == {"ExpiresInbox"}
+    assert {rule["Prefix"]: rule["ExpirationInDays"] for _, rule, _ in chosen} == {
+        "inbox/": {"Ref": "InboxRetentionDays"},
+    }
+
+
+def test_table_is_retained_with_pitr(template):
+    table = template["Resources"]["Table"]
+    properties = table["Properties"]
+
+    assert table["DeletionPolicy"] == table["UpdateReplacePolicy"] == "Retain"
+    assert properties["BillingMode"] == "PAY_PER_REQUEST"
+    assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+    assert resolved(properties["SSESpecification"]) == {"SSEEnabled": True, "SSEType": "KMS"}
+    assert properties["TimeToLiveSpecification"] == {"AttributeName": "ttl", "Enabled": True}
+
+
+def test_table_has_one_sparse_index_of_what_is_due(of_type):
+    (table,) = of_type("AWS::DynamoDB::Table").values()
+    types = {
+        attribute["AttributeName"]: attribute["AttributeType"]
+        for attribute in table["AttributeDefinitions"]
+    }
+    (index,) = table["GlobalSecondaryIndexes"]
+
+    assert types == {"pk": "S", "sk": "S", "work": "S", "due_at": "N"}
+    assert [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]] == [
+        ("pk", "HASH"),
+        ("sk", "RANGE"),
+    ]
+    assert index["IndexName"] == "due"
+    assert [(key["AttributeName"], key["KeyType"]) for key in index["KeySchema"]] == [
+        ("work", "HASH"),
+        ("due_at", "RANGE"),
+    ]
+    assert index["Projection"] == {"ProjectionType": "KEYS_ONLY"}
+
+
+def test_queues_outlast_function_and_keep_failures(of_type):
+    queues, functions = of_type("AWS::SQS::Queue"), of_type("AWS::Lambda::Function")
+    for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
+        queue = queues[target(mapping["EventSourceArn"])]
+        dead_letters = queues[target(queue["RedrivePolicy"]["deadLetterTargetArn"])]
+
+        assert (
+            queue["VisibilityTimeout"] >= 6 * functions[target(mapping["FunctionName"])]["Timeout"]
+        )
+        # Nothing but a notification starts a job, so that no throttle may use up its tries; other
+        # work is due again.
+        is_notification = target(mapping["EventSourceArn"]) == "UploadQueue"
+        assert queue["RedrivePolicy"]["maxReceiveCount"] == (100 if is_notification else 5)
+        assert 100 * queue["VisibilityTimeout"] < queue["MessageRetentionPeriod"]
+        assert dead_letters["MessageRetentionPeriod"] == 14 * 86400
+        assert queue["MessageRetentionPeriod"] < dead_letters["MessageRetentionPeriod"]
+
+
+def test_queues_are_encrypted_and_reachable_by_s3(of_type):
+    for queue in of_type("AWS::SQS::Queue").values():
+        assert resolved(queue["SqsManagedSseEnabled"]) is True
+        assert resolved({"key": queue["KmsMasterKeyId"]}) == {}
+        assert resolved({"managed": queue["SqsManagedSseEnabled"]}, UsesOwnKey=True) == {}
+
+
+def test_commands_reach_poll_function(of_type):
+    (bucket,) = of_type("AWS::S3::Bucket").values()
+    notified = {
+        one["Filter"]["S3Key"]["Rules"][0]["Value"]: target(one["Queue"])
+        for one in bucket["NotificationConfiguration"]["QueueConfigurations"]
+    }
+
+    assert notified == {
+        "inbox/": "UploadQueue",
+        "control/": "VisitQueue",
+    }
+
+
+def test_queues_require_tls(of_type):
+    covered = []
+    for policy in of_type("AWS::SQS::QueuePolicy").values():
+        covered += [target(queue) for queue in policy["Queues"]]
+        (denied,) = [
+            one
+            for one in resolved(policy["PolicyDocument"]["Statement"], NamesBucket=True)
+            if one["Effect"] == "Deny"
+        ]
+        assert (denied["Principal"], denied["Action"], denied["Condition"]) == (
+            "*",
+            "sqs:*",
+            NOT_TLS,
+        )
+
+    # Of two policies of one queue the last would count.
+    assert sorted(covered) == sorted(of_type("AWS::SQS::Queue"))
+
+
+def test_only_our_bucket_announces_uploads(template, of_type):
+    (bucket,) = of_type("AWS::S3::Bucket").values()
+    uploads = [
+        one
+        for one in bucket["NotificationConfiguration"]["QueueConfigurations"]
+        if target(one["Queue"]) == "UploadQueue"
+    ]
+    policy = of_type("AWS::SQS::QueuePolicy")["NotifiedQueuesPolicy"]
+    notified = ["UploadQueue", "UploadDeadLetterQueue", "VisitQueue"]
+    assert [target(queue) for queue in policy["Queues"]] == notified
+    (statement,) = [
+        one
+        for one in policy["PolicyDocument"]["Statement"]
+        if one.get("Sid") == "OurBucketNotifies"
+    ]
+    assert statement["Principal"] == {"Service": "s3.amazonaws.com"}
+    assert {one["Event"] for one in uploads} == {"s3:ObjectCreated:*"}
+    assert [one["Filter"]["S3Key"]["Rules"] for one in uploads] == [
+        [{"Name": "prefix", "Value": prefix}] for prefix in ("inbox/",)
+    ]
+    assert "EventBridgeConfiguration" not in resolved(bucket["NotificationConfiguration"])
+    assert statement["Condition"]["StringEquals"] == {
+        "aws:SourceAccount": {"Ref": "AWS::AccountId"}
+    }
+    assert (
+        statement["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Sub"][1]["Name"]
+        == bucket["BucketName"]
+    )
+    assert "NotifiedQueuesPolicy" in as_list(template["Resources"]["Bucket"]["DependsOn"])
+
+
+def test_only_source_rule_sends_to_upload_queue(of_type):
+    (rule,) = [
+        one
+        for one in of_type("AWS::Events::Rule").values()
+        if "aws.s3" in one["EventPattern"]["source"]
+    ]
+    pattern = resolved(rule["EventPattern"], HasSourcePrefix=True)
+    assert pattern == {
+        "source": ["aws.s3"],
+        "detail-type": ["Object Created"],
+        "detail": {
+            "bucket": {"name": ["<SourceBucketName>"]},
+            "object": {"key": [{"prefix": "<SourcePrefix>"}]},
+        },
+    }
+    assert "object" not in resolved(rule["EventPattern"], HasSourcePrefix=False)["detail"]
+    (target,) = resolved(rule["Targets"])
+    assert target["Arn"] == "<UploadQueue.Arn>"
+    assert target["DeadLetterConfig"] == {"Arn": "<UploadDeadLetterQueue.Arn>"}
+
+    policy = of_type("AWS::SQS::QueuePolicy")["NotifiedQueuesPolicy"]
+    statements = policy["PolicyDocument"]["Statement"]
+    given = resolved(statements, UsesSource=True, NamesBucket=True)
+    (sends,) = [one for one in given if one["Sid"] == "SourceRuleSends"]
+    assert sends["Condition"] == {"ArnEquals": {"aws:SourceArn": "<SourceRule.Arn>"}}
+    without = resolved(statements, NamesBucket=True)
+    assert "SourceRuleSends" not in [one["Sid"] for one in without]
+
+
+# ── alarms, the dashboard, and mails about failed jobs ────────────────────────────────────────────
+
+
+def test_queues_functions_and_counts_have_alarms(of_type):
+    alarms = of_type("AWS::CloudWatch::Alarm").values()
+    watched = {
+        (alarm["MetricName"], target(alarm["Dimensions"][0]["Value"]))
+        for alarm in alarms
+        if alarm["Namespace"].startswith("AWS/")
+    }
+    dead_letters = {name for name in of_type("AWS::SQS::Queue") if name.endswith("DeadLetterQueue")}
+
+    assert len(dead_letters) == 3
+    assert {("ApproximateNumberOfMessagesVisible", name) for name in dead_letters} <= watched
+    for function in of_type("AWS::Lambda::Function"):
+        assert ("Errors", function) in watched
+    # Without its ticks nothing is polled: `NoTickAlarm` is raised sooner than one of its throttles.
+    assert ("Throttles", "SubmitFunction") in watched
+    counted = {alarm["MetricName"] for alarm in alarms if alarm["Namespace"] == "Dropbatch"}
+    assert counted == {
+        *("Ticks", "OldestPendingAge", "Paused", "AmbiguousSubmits", "StuckItems", "Errors"),
+    }
+    assert counted < set(METRICS)
+    for alarm in alarms:
+        assert resolved(alarm["AlarmActions"], Notifies=True) == ["<Notifications>"]
+        assert "Metrics" not in alarm  # Metric math would cost more, and no local AWS knows it.
+
+
+def test_metrics_are_of_this_stack_alone(of_type):
+    for function in of_type("AWS::Lambda::Function").values():
+        assert function["Environment"]["Variables"]["POWERTOOLS_SERVICE_NAME"] == {
+            "Ref": "AWS::StackName"
+        }
+    for alarm in of_type("AWS::CloudWatch::Alarm").values():
+        if alarm["Namespace"] == "Dropbatch":
+            assert alarm["Dimensions"] == [{"Name": "service", "Value": {"Ref": "AWS::StackName"}}]
+
+
+def test_missing_ticks_raise_alarm(of_type):
+    """Missing data raises an alarm for ticks alone, and not on a first deployment."""
+    alarms = of_type("AWS::CloudWatch::Alarm")
+
+    # A new alarm is INSUFFICIENT_DATA, and actions run only when the state changes. With
+    # `breaching` it would go to ALARM before the first tick.
+    assert {
+        name for name, alarm in alarms.items() if alarm["TreatMissingData"] != "notBreaching"
+    } == {"NoTickAlarm"}
+    assert {name for name, alarm in alarms.items() if "InsufficientDataActions" in alarm} == {
+        "NoTickAlarm"
+    }
+    no_tick = alarms["NoTickAlarm"]
+    assert no_tick["TreatMissingData"] == "missing"
+    assert no_tick["InsufficientDataActions"] == no_tick["AlarmActions"]
+    assert (no_tick["Period"], no_tick["EvaluationPeriods"]) == (60, 5)
+
+
+def test_each_alarm_has_its_page_in_runbook(of_type):
+    headings = re.findall(r"^### (.+)$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
+    told = {name for heading in headings for name in re.findall(r"`(\w+Alarm)`", heading)}
+
+    assert told == set(of_type("AWS::CloudWatch::Alarm"))
+
+
+def test_failed_job_is_mailed_if_address_is_given(template, of_type):
+    rule = of_type("AWS::Events::Rule")["FailedJobRule"]
+    (policy,) = of_type("AWS::SNS::TopicPolicy").values()
+
+    assert rule["EventPattern"] == {
+        "source": [SOURCE],
+        "detail-type": [DETAIL_TYPE],
+        "detail": {"state": ["failed"], "results": {"bucket": [{"Ref": "Bucket"}]}},
+    }
+    assert rule["Targets"][0]["Arn"] == {"Ref": "Notifications"}
+    *allowed, denied = policy["PolicyDocument"]["Statement"]
+    publishers = [statement["Principal"]["Service"] for statement in allowed]
+    assert publishers == ["cloudwatch.amazonaws.com", "events.amazonaws.com"]
+    assert (denied["Effect"], denied["Condition"]) == (
+        "Deny",
+        {"Bool": {"aws:SecureTransport": "false"}},
+    )
+    for name in ("Notifications", "FailedJobRule", "NotificationsPolicy"):
+        assert template["Resources"][name]["Condition"] == "Notifies"
+
+
+# ── parameters, their checks, rules and outputs ───────────────────────────────────────────────────
+
+
+def test_parameters_have_defaults_and_limits(source):
+    told = source["Parameters"]
+    assert {name for name, parameter in told.items() if "Default" not in parameter} == {
+        "CloudflareAccountId"
+    }
+    assert all(parameter["Description"] for parameter in told.values())
+    defaults = [
+        told[name]["Default"]
+        for name in ("MaxRequestsPerBatch", "MaxBatchBytes", "ApiCallsPerMinute")
+    ]
+    assert defaults == [5_000, 9_500_000, 200]
+    assert not [name for name, parameter in told.items() if "NoEcho" in parameter], (
+        "SAM asks for it without end"
+    )
+    for name, parameter in told.items():
+        limits = (
+            {"AllowedPattern", "AllowedValues"}
+            if parameter["Type"] == "String"
+            else {"MinValue", "MaxValue"}
+        )
+        assert limits & set(parameter), f"{name} takes anything"
+
+
+def test_every_partition_has_its_console(template):
+    address, names = template["Outputs"]["DashboardUrl"]["Value"]["Fn::Sub"]
+
+    assert address.startswith("https://${AWS::Region}.${Console}/cloudwatch/")
+    assert names == {
+        "Console": {"Fn::FindInMap": ["Consoles", {"Ref": "AWS::Partition"}, "Domain"]}
+    }
+    assert template["Mappings"]["Consoles"] == {
+        "aws": {"Domain": "console.aws.amazon.com"},
+        "aws-cn": {"Domain": "console.amazonaws.cn"},
+        "aws-us-gov": {"Domain": "console.amazonaws-us-gov.com"},
+        "aws-eusc": {"Domain": "console.amazonaws-eusc.eu"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "taken"),
+    [
+        ("https://api.cloudflare.com/client/v4", True),
+        ("https://gateway.example.com:8443/v1/", True),
+        ("http://127.0.0.1:8787/client/v4", True),
+        ("http://localhost:8787", True),
+        ("http://[::1]:8787/client/v4", True),
+        ("http://169.254.169.254/", False),
+        ("http://api.cloudflare.com/client/v4", False),
+        ("https://api.cloudflare.com@evil.test/", False),
+        ("http://127.0.0.1@evil.test/", False),
+        ("http://localhost.evil.test/", False),
+        ("https://evil.test/?a=b", False),
+        ("ftp://127.0.0.1/", False),
+        ("", False),
+    ],
+)
+def test_token_goes_over_https_or_stays_here(source, url, taken):
+    for name in ("WorkersAiBaseUrl", "WorkerUrl"):
+        optional = name == "WorkerUrl" and not url
+        assert bool(re.search(source["Parameters"][name]["AllowedPattern"], url)) is (
+            taken or optional
+        ), name
+
+
+SECRET = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:cf/token"
+KEYS = "arn:aws:kms:eu-west-1:123456789012"
+TAKEN = {
+    "CloudflareAccountId": ["0123456789abcdef0123456789abcdef"],
+    "CloudflareApiTokenSecretArn": [f"{SECRET}-AbCdEf"],
+    "AiGatewayId": ["my-gateway_1"],
+    "WorkerSecretArn": [f"{SECRET}-AbCdEf"],
+    "SourceBucketName": ["", "team.exports"],
+    "SourcePrefix": ["exports/@cf/"],
+    "DefaultModel": ["", "@cf/baai/bge-small-en-v1.5"],
+    "BucketName": [""],
+    "NotificationEmail": ["ops@example.com"],
+    "KmsKeyArn": [f"{KEYS}:key/1234abcd-12ab-34cd-56ef-1234567890ab"],
+    "PermissionsBoundaryArn": ["arn:aws:iam::123456789012:policy/boundary"],
+}
+REFUSED = {
+    "CloudflareAccountId": ["0123456789ABCDEF0123456789ABCDEF"],
+    "CloudflareApiTokenSecretArn": [SECRET],
+    "AiGatewayId": ["a/b"],
+    "WorkerSecretArn": ["worker"],
+    "AiGatewayTokenSecretArn": ["gateway"],
+    "SourceBucketName": ["arn:aws:s3:::team-exports"],
+    "SourcePrefix": ["exports/*", "${aws:username}/"],
+    "DefaultModel": ["@cf/../../x"],
+    "BucketName": ["My_Bucket"],
+    "NotificationEmail": ["ops"],
+    "KmsKeyArn": [f"{KEYS}:alias/mine"],
+    "PermissionsBoundaryArn": ["boundary"],
+}
+
+
+def test_parameters_are_checked_first(source, subtests):
+    for values, taken in ((TAKEN, True), (REFUSED, False)):
+        for name, value in [(one, value) for one, many in values.items() for value in many]:
+            with subtests.test(name, value=value):
+                pattern = source["Parameters"][name]["AllowedPattern"]
+                assert bool(re.search(pattern, value)) is taken
+
+
+def test_each_transport_must_be_given_what_it_needs(source):
+    rules = source["Rules"]
+    asked = {
+        name: sorted(set(re.findall(r'"Ref": "(\w+)"', json.dumps(rules[name])))) for name in rules
+    }
+    assert asked == {
+        "WorkerIsGiven": ["Transport", "WorkerUrl"],
+    }
