@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WORKER = ROOT / "worker"
-LOCK = WORKER / "package-lock.json"
-INSTALLED = WORKER / "node_modules/.package-lock.json"
+LOCK = "package-lock.json"
+INSTALLED = "node_modules/.package-lock.json"
 """npm writes this file last."""
 LOCAL_SECRET = "local-worker-secret"  # noqa: S105 - what the Worker on this machine accepts
 MIN_NODE = 20
 
 
-def install() -> None:
-    """Install the Worker's packages from the lock file, checked by hash, unless they are installed.
+def install(folder: Path = WORKER) -> None:
+    """Install the packages of a lock file, checked by hash, unless they are installed.
+
+    `folder`: of the lock file, the Worker's if not given.
 
     Raises:
         LocalAwsError: Node.js is missing or too old, or npm failed.
@@ -40,14 +42,18 @@ def install() -> None:
     ).stdout.strip()
     if int(version.removeprefix("v").partition(".")[0]) < MIN_NODE:
         raise LocalAwsError(f"The Worker needs Node.js {MIN_NODE} or later; this is {version}.")
-    if INSTALLED.exists() and INSTALLED.stat().st_mtime >= LOCK.stat().st_mtime:
+    installed, lock = folder / INSTALLED, folder / LOCK
+    if installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime:
         return
-    print("Installing the Worker's packages (worker/node_modules) ...", flush=True)
+    print(f"Installing {folder.relative_to(ROOT)}/node_modules ...", file=sys.stderr, flush=True)
     if subprocess.run(
-        [npm, "ci", "--no-audit", "--no-fund", "--loglevel=error"], cwd=WORKER, check=False
+        [npm, "ci", "--no-audit", "--no-fund", "--loglevel=error"],
+        cwd=folder,
+        stdout=sys.stderr,
+        check=False,
     ).returncode:
-        raise LocalAwsError("npm could not install the Worker's packages.")
-    INSTALLED.touch()
+        raise LocalAwsError(f"npm could not install the packages of {folder.relative_to(ROOT)}.")
+    installed.touch()
 
 
 def start(

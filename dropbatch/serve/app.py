@@ -57,8 +57,8 @@ HEALTH = "/health"
 SINGLE_CALLS = tuple(one.removeprefix("/v1") for one in BATCH_ENDPOINTS)
 BATCHES_ONLY = (
     "This server takes batches only. Write such requests in a file, upload it (POST /v1/files) and "
-    "POST /v1/batches; for single calls, use Cloudflare's own "
-    "https://api.cloudflare.com/client/v4/accounts/<account id>/ai/v1 as base URL."
+    'POST /v1/batches; or make batches of single calls with autobatcher and completion_window="24h"'
+    "; or use Cloudflare's https://api.cloudflare.com/client/v4/accounts/<account id>/ai/v1."
 )
 MAX_HEADER_BYTES = 64 << 10
 BACKLOG = 512

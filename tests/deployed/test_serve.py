@@ -6,6 +6,7 @@ Others' programs, large uploads, a killed server.
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from local import aws
+from local import aws, worker
 from tests.support import vendors
 from tests.support.aws.stack import running_stack
 from tests.support.journeys.openai_server import requests
@@ -38,10 +39,10 @@ def stack():
 
 
 @contextmanager
-def served():
+def served(*options):
     """A server's process and its URL."""
     environment = os.environ | {"DROPBATCH_LOCAL": str(HOME.stack_file)}
-    command = [sys.executable, "-m", "dropbatch", "--local", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "dropbatch", "--local", "serve", "--port", "0", *options]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process, process.stdout.readline().strip()
@@ -70,6 +71,29 @@ def test_litellm_runs_its_batches(stack):
             "listed": 1,
             "tokens": True,
         }
+
+
+def test_autobatchers_single_calls_become_batches(stack):
+    models = BGE, "@cf/openai/gpt-oss-20b"
+    with served("--model", LLAMA) as (_, url):
+        assert vendors.run("autobatcher_batches.py", url, *models, python=vendors.VENDORS) == [
+            "chat: ChatCompletion",
+            "embeddings: CreateEmbeddingResponse",
+            "responses: Response",
+            "completion_window",
+        ]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="It needs Node.js.")
+def test_ai_sdk_and_openais_javascript_run_their_batches(stack):
+    worker.install(vendors.JAVASCRIPT)
+    with served("--model", LLAMA) as (_, url):
+        command = ["node", vendors.JAVASCRIPT / "batches.mjs", url, "@cf/openai/gpt-oss-20b"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {
+        "aiSdk": {"status": "completed", "texts": {"a": True, "b": True}, "listed": True},
+        "official": {"status": "completed", "answers": 1, "refused": "batches_only"},
+    }
 
 
 def test_curl_of_openais_guide_runs(stack, tmp_path):

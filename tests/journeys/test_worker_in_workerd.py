@@ -23,7 +23,7 @@ from tests.support.translations import M2M, greetings
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not real.INSTALLED.exists(),
+        not (real.WORKER / real.INSTALLED).exists(),
         reason="needs Node.js 20: `make test-slow` installs worker/ with it",
     ),
 ]

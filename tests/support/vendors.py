@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 VENDORS = ROOT / ".local/vendors/bin/python"
+JAVASCRIPT = ROOT / "tests/vendors/javascript"
 
 
-def run(script: str, *arguments: Path | str, python: str | Path = sys.executable) -> dict[str, Any]:
+def run(script: str, *arguments: Path | str, python: str | Path = sys.executable) -> Any:
     """What a script printed."""
     command: list[str | Path] = [
         python,
@@ -27,8 +28,7 @@ def run(script: str, *arguments: Path | str, python: str | Path = sys.executable
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr[-2_000:]
-    counted: dict[str, Any] = json.loads(done.stdout)
-    return counted
+    return json.loads(done.stdout)
 
 
 def vendors_read(format_: str, lines: Iterable[object]) -> dict[str, int]:
@@ -36,4 +36,5 @@ def vendors_read(format_: str, lines: Iterable[object]) -> dict[str, int]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "lines.json"
         path.write_text(json.dumps([[format_, line] for line in lines]), "utf-8")
-        return run("vendors_types.py", path, python=VENDORS)
+        counted: dict[str, int] = run("vendors_types.py", path, python=VENDORS)
+        return counted
