@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
+
+from bench.timing import written_by
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTES = ROOT / ".local/faults"
@@ -151,12 +151,6 @@ def totals(notes: list[Note]) -> str:
     return _table(columns, rows)
 
 
-def run_at() -> str:
-    """Which code a run was of, and when."""
-    commit = subprocess.check_output(("git", "rev-parse", "--short", "HEAD"), cwd=ROOT, text=True)
-    return f"{commit.strip()}, {datetime.now(UTC):%Y-%m-%d}"
-
-
 def main() -> None:
     """Write the table and its totals from all notes."""
     lines = [
@@ -166,7 +160,7 @@ def main() -> None:
         sys.exit("There are no notes; `make test-faults` runs the tests that write them.")
     notes = merged(lines)
     FAULTS.write_text(table(notes) + "\n")
-    write_between_marks("totals", f"{totals(notes)}\n\nFrom a run at {run_at()}.")
+    write_between_marks("totals", f"{totals(notes)}\n\n{written_by('make test-faults')}")
 
 
 if __name__ == "__main__":

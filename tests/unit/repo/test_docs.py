@@ -227,6 +227,31 @@ def test_shown_costs_are_those_counted():
     assert f"each of the {len(fed)} queues" in counted
 
 
+FIGURES = {
+    "bench/README.md": ("dropbatch/core/read", "functions", "shared/workers_ai"),
+    "bench/cost.md": ("functions", "shared", "template.yaml"),
+    "bench/polling.md": ("shared/pacing/cadence.py",),
+    "docs/reliability.md": ("functions", "shared", "dropbatch/core"),
+}
+"""Pages with figures that a command wrote, and the code that they judge."""
+MOST_COMMITS = 150
+"""Changes of what a page judges after which it says nothing: the nightly run writes it sooner."""
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_of_this_code(name):
+    """By the time, not the commit: a rebase gives that another name."""
+    (stamp,) = re.findall(
+        r"Written by `[^`]+` at [0-9a-f]+, (\S+ \S+) UTC; do not edit", (ROOT / name).read_text()
+    )
+    count = ("git", "rev-list", "--count", f"--since={stamp} +0000", "HEAD", "--", *FIGURES[name])
+    done = subprocess.run(count, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    if done.returncode:
+        pytest.skip("This copy has no history.")
+    assert int(done.stdout) <= MOST_COMMITS, f"{name} is of {stamp}: write it again"
+
+
 def test_page_of_options_has_those_of_code():
     rows = table(ROOT / "docs" / "options.md", "options")
 
@@ -300,6 +325,21 @@ def test_workflow_runs_ci():
 
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
     assert workflow["permissions"] == {"contents": "read"}
+
+
+def test_every_target_has_its_time_and_every_test_its_run():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):.*##", makefile, re.MULTILINE)) - {"help"}
+    rows = re.findall(
+        r"^\| (`make .*?`) \| .+ \| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    told = [name for first, _ in rows for name in re.findall(r"make ([a-z-]+)", first)]
+    run = (ROOT / ".ci/run").read_text() + (ROOT / ".github/workflows/nightly.yml").read_text()
+    tests = {"lint", "test", "stack", "simulate", "test-slow", "test-faults", "mutants", "bench"}
+
+    assert sorted(told) == sorted(targets)
+    assert {name for name in tests if not re.search(rf'[ "]{name}\b', run)} == set()
+    assert len(makefile.splitlines()) <= 140
 
 
 @pytest.mark.parametrize(
