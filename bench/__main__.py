@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import cost, inputs, polling, steps
+from bench import cost_page, inputs, polling, steps
 from bench.timing import Spread, grid, in_fresh_process, machine, ratio, take_turns, written_by
 from dropbatch.core.models import find_model, max_records_per_reply
 from dropbatch.core.plan import FIRST_BATCH_RECORDS
 from local.template import template
 from shared.observability import logger
+from tests.simulation.cloudflare import both_ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +37,8 @@ ANSWERS = 100_000
 UPLOADS = (200 * MB, 600 * MB, 2_000 * MB)
 """Below 200 MB an upload ends before its batches, which grow, are at their largest."""
 LARGE_REPLIES = (2 * MB, 20 * MB, 200 * MB)
-MOST_TIMES_FLOOR, MOST_TIMES_FLOOR_OF_FEW = 1.8, 3.0
-"""Of a small reply, what is done once for a batch is as much as the rest."""
+MOST_TIMES_FLOOR, MOST_TIMES_FLOOR_OF_SMALL = 1.8, 3.0
+"""The second of few or tiny answers: what is done once for each is as much as the rest."""
 
 _TEXT = """\
 # Measurements
@@ -95,8 +96,9 @@ def _split() -> list[list[str]]:
         upload, written = (Path(name) / one for one in ("upload", "written"))
         for kind in inputs.UPLOADS:
             inputs.write_upload(upload, kind, UPLOAD)
+            model = inputs.CHAT_MODEL if kind == inputs.CHAT else inputs.MODEL
             ways = {
-                "ours": partial(_into, written, upload, steps.split),
+                "ours": partial(_into, written, upload, partial(steps.split, model=model)),
                 "floor": partial(_into, written, upload, steps.split_floor),
             }
             times = take_turns(ways, ROUNDS)
@@ -123,8 +125,8 @@ def _collect() -> list[list[str]]:
                     "ours": partial(_again, repeat, collected.collect, reply),
                     "floor": partial(_again, repeat, steps.collect_floor, reply),
                 }
-                is_few = count == FIRST_BATCH_RECORDS
-                limit = MOST_TIMES_FLOOR_OF_FEW if is_few else MOST_TIMES_FLOOR
+                is_small = count == FIRST_BATCH_RECORDS or kind == inputs.TINY
+                limit = MOST_TIMES_FLOOR_OF_SMALL if is_small else MOST_TIMES_FLOOR
                 size = repeat * reply.stat().st_size
                 rows.append(_speed(f"{count:,} {kind}", take_turns(ways, ROUNDS), size, limit))
     return rows
@@ -210,8 +212,8 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, "-m", "bench"])  # noqa: S606 - this again
     logger.setLevel("WARNING")
     README.write_text(readme())
-    polling.main()
-    cost.main()
+    for page in (polling, cost_page, both_ways):
+        page.main()
 
 
 if __name__ == "__main__":

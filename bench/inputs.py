@@ -45,10 +45,11 @@ def _chat(dice: random.Random, text: list[str], number: int) -> str:
 
 
 LONG, SHORT = texts(985), texts(72)
+CHAT, CHAT_MODEL = "1 KB of chat messages", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 UPLOADS: dict[str, tuple[Callable[[random.Random, list[str], int], str], list[str]]] = {
     "1 KB records": (_kilobyte, LONG),
     "1 KB records, not ASCII": (_accented, LONG),
-    "1 KB of chat messages": (_chat, LONG),
+    CHAT: (_chat, LONG),
     "85-byte records": (_kilobyte, SHORT),
 }
 """Kinds of uploads: how a record is made, and from which texts."""
@@ -105,16 +106,17 @@ def _generated(dice: random.Random) -> str:
 
 
 PARAGRAPHS = texts(400)
+TINY = "two labels"
 MOST_ANSWERS = {
     "embeddings of 384 floats": "@cf/baai/bge-small-en-v1.5",
     "generated text of 400 characters": "@cf/meta/llama-3.1-8b-instruct",
-    "two labels": "@cf/huggingface/distilbert-sst-2-int8",
+    TINY: "@cf/huggingface/distilbert-sst-2-int8",
 }
 """The models that answer so: a batch has as many records as its model may have."""
 REPLIES: dict[str, Callable[[random.Random], str]] = {
     "embeddings of 384 floats": _embedding(384),
     "generated text of 400 characters": _generated,
-    "two labels": _label,
+    TINY: _label,
 }
 
 

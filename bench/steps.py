@@ -77,13 +77,13 @@ def anonymous() -> float:
 # ── split ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def split(upload: Path, output: IO[bytes]) -> int:
+def split(upload: Path, output: IO[bytes], model: str = MODEL) -> int:
     """The product's split: cut, and write the staged object of each batch.
 
     Return the number of batches.
     """
     plan = SplitPlan(
-        MODEL,
+        model,
         MAX_RECORDS,
         MAX_BYTES,
         "account",

@@ -67,9 +67,7 @@ class DemoError(Exception):
     """The demo did not finish, or its results are wrong; the message is for the user."""
 
 
-# --------------------------------------------------------------------------------------------------
-# The records
-# --------------------------------------------------------------------------------------------------
+# ── the records ───────────────────────────────────────────────────────────────────────────────────
 
 
 def _first_sentences(text: str) -> str:
@@ -92,9 +90,7 @@ def records() -> Iterator[dict[str, str]]:
                 yield {"text": _first_sentences(words), "external_reference": f"{service}.{name}"}
 
 
-# --------------------------------------------------------------------------------------------------
-# The job
-# --------------------------------------------------------------------------------------------------
+# ── the job ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def run_job(wanted: list[dict[str, str]]) -> tuple[Job, float]:
@@ -125,50 +121,33 @@ def run_job(wanted: list[dict[str, str]]) -> tuple[Job, float]:
 def check(
     workers_ai: str, wanted: list[dict[str, str]]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Check the result files; return the manifest and the lines of the output.
+    """Check the result files and the bill; return the manifest and the lines of the output.
 
     Raises:
         DemoError: what is wrong.
     """
     manifest = json.loads((RESULTS / "manifest.json").read_bytes())
-    if manifest["error"]:
-        raise DemoError(f"The job failed: {manifest['error']['message']}")
-    lines = [json.loads(line) for line in (RESULTS / "output.jsonl").read_bytes().split(b"\n")[:-1]]
-    wrong = [
-        (
-            f"line {number + 1} is not record {number}'s, with its own reference and a vector "
-            f"of {DIMENSION} numbers"
-        )
-        for number, (line, record) in enumerate(zip(lines, wanted, strict=False))
-        if (line["id"], line["external_reference"], line["success"])
-        != (number, record["external_reference"], True)
-        or len(line["result"]["data"][0]) != DIMENSION
-    ]
+    lines = [json.loads(line) for line in (RESULTS / "output.jsonl").read_bytes().splitlines()]
+    whole = {"total": len(wanted), "succeeded": len(wanted), "failed": 0}
+    if (manifest["state"], manifest["counts"]) != ("completed", whole):
+        error = manifest["error"] or {"message": f"{manifest['state']}, {manifest['counts']}"}
+        raise DemoError(f"The job did not complete: {error['message']}")
     if len(lines) != len(wanted):
-        wrong.append(f"{len(lines):,} lines for {len(wanted):,} records")
-    if manifest["state"] != "completed" or manifest["counts"] != {
-        "total": len(wanted),
-        "succeeded": len(wanted),
-        "failed": 0,
-    }:
-        wrong.append(f"the manifest says {manifest['state']} and {manifest['counts']}")
-    with urllib.request.urlopen(  # noqa: S310
-        f"{workers_ai.removesuffix('/client/v4')}/_local/accepted"
-    ) as reply:
-        bill = json.load(reply)
-    if len(bill) != len(manifest["batches"]):
-        wrong.append(
-            f"Workers AI accepted {len(bill)} batches, the manifest lists "
-            f"{len(manifest['batches'])}"
-        )
-    if wrong:
-        raise DemoError("The results are wrong: " + "; ".join(wrong[:5]))
+        raise DemoError(f"The output has {len(lines):,} lines for {len(wanted):,} records.")
+    for number, (line, record) in enumerate(zip(lines, wanted, strict=True)):
+        told = (line["id"], line["external_reference"], line["success"])
+        is_right = told == (number, record["external_reference"], True)
+        if not is_right or len(line["result"]["data"][0]) != DIMENSION:
+            raise DemoError(f"Line {number + 1} of the output is not record {number}'s answer.")
+    address = f"{workers_ai.removesuffix('/client/v4')}/_local/accepted"
+    with urllib.request.urlopen(address) as reply:  # noqa: S310 - loopback
+        billed = len(json.load(reply))
+    if billed != len(manifest["batches"]):
+        raise DemoError(f"{billed} batches were billed; the manifest has another number.")
     return manifest, lines
 
 
-# --------------------------------------------------------------------------------------------------
-# What the user sees
-# --------------------------------------------------------------------------------------------------
+# ── what the user sees ────────────────────────────────────────────────────────────────────────────
 
 
 def ask(workers_ai: str, text: str) -> tuple[list[float], str]:
@@ -200,7 +179,7 @@ def nearest(
 
 
 def _tell(manifest: dict[str, Any], made_by: str) -> None:
-    """Print the results, and that they were checked."""
+    """Print the results, that they were checked, and how many calls they took."""
     print(
         "\nEvery record has its line, in order, none failed: checked against the file that went in."
     )
@@ -211,29 +190,18 @@ def _tell(manifest: dict[str, Any], made_by: str) -> None:
     with (RESULTS / "output.jsonl").open() as output:
         for line in islice(output, 3):
             print(f"  {line[:107]} ...")
-    print(f"manifest.json: {manifest['state']}, counts {json.dumps(manifest['counts'])},")
-    print(f"  usage {json.dumps(manifest['usage'])}")
-    print(
-        f"What answered for {MODEL} here: {made_by}, inside the local Workers AI; tokens are "
-        "estimates."
-    )
+    print(f"manifest.json: {manifest['state']}, counts {json.dumps(manifest['counts'])}")
+    print(f"What answered for {MODEL} here: {made_by}; tokens are estimates.")
+    print(calls_of(manifest))
 
 
-def _tell_calls(manifest: dict[str, Any]) -> None:
-    """Print what completion events save: calls of Workers AI."""
-    batches = manifest["batches"]
+def calls_of(manifest: dict[str, Any]) -> str:
+    """How many calls of Workers AI the batches took, and what completion events save of them."""
+    batches, is_told = manifest["batches"], manifest["events"] == "used"
     calls = sum(1 + one["polls"] for one in batches)
-    words = (
-        f"{len(batches)} batches took {calls} calls of Workers AI, {calls / len(batches):.1f} each:"
-    )
-    if manifest["events"] == "used":
-        words += (
-            "\n  Cloudflare's completion events said when to ask; by polls alone, a new "
-            "model takes over three."
-        )
-    else:
-        words += " by polls alone, without Cloudflare's completion events."
-    print(words)
+    how = "Cloudflare's completion events said when to ask" if is_told else "by polls alone"
+    each = f"{calls / len(batches):.1f} each"
+    return f"{len(batches)} batches took {calls} calls of Workers AI, {each}: {how}."
 
 
 def _tell_nearest(query: str, found: list[tuple[float, int]], wanted: list[dict[str, str]]) -> None:
@@ -244,9 +212,7 @@ def _tell_nearest(query: str, found: list[tuple[float, int]], wanted: list[dict[
         print(f"  {score:.3f}  {record['external_reference']:34} {text}")
 
 
-# --------------------------------------------------------------------------------------------------
-# The demo
-# --------------------------------------------------------------------------------------------------
+# ── the demo ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _transport(name: str, port: int) -> str:
@@ -307,7 +273,6 @@ def run(query: str, transport: str = "") -> None:
     manifest, lines = check(workers_ai, wanted)
     vector, made_by = ask(workers_ai, query)
     print(f"Drop to manifest: {seconds:.1f} s.")
-    _tell_calls(manifest)
     _tell(manifest, made_by)
     _tell_nearest(query, nearest(vector, lines, 5), wanted)
 

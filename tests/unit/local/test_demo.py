@@ -20,15 +20,13 @@ def test_records_are_short_texts_with_names():
     )
 
 
-def test_demo_tells_calls_of_each_batch(capsys):
-    demo._tell_calls({"batches": [{"polls": 1}, {"polls": 2}], "events": "used"})
-    demo._tell_calls({"batches": [{"polls": 1}] * 3, "events": "none"})
-    told = capsys.readouterr().out
-    assert (
-        "2 batches took 5 calls of Workers AI, 2.5 each:\n  Cloudflare's completion events said"
-        in told
+def test_demo_tells_calls_of_each_batch():
+    told = demo.calls_of({"batches": [{"polls": 1}, {"polls": 2}], "events": "used"})
+    assert told.startswith(
+        "2 batches took 5 calls of Workers AI, 2.5 each: Cloudflare's completion"
     )
-    assert "3 batches took 6 calls of Workers AI, 2.0 each: by polls alone" in told
+    told = demo.calls_of({"batches": [{"polls": 1}] * 3, "events": "none"})
+    assert told == "3 batches took 6 calls of Workers AI, 2.0 each: by polls alone."
 
 
 ENVIRONMENT = {"CLOUDFLARE_ACCOUNT_ID": "account", "CLOUDFLARE_API_TOKEN": "token"}

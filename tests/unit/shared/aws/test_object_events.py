@@ -11,12 +11,12 @@ from dropbatch.core.names import is_upload
 from shared.aws.object_events import ObjectCreated, parse_notification
 from shared.aws.queues import SubmitMessage, decode_message
 
-EVENTS = Path(__file__).parents[4] / "tests/files/events"
+EVENTS = json.loads((Path(__file__).parents[4] / "tests/files/events.json").read_text("utf-8"))
 AT = 1795253400.123
 
 
 def event(name):
-    return (EVENTS / f"{name}.json").read_text("utf-8")
+    return json.dumps(EVENTS[name])
 
 
 def body_of(name):
