@@ -3,14 +3,11 @@
 
 PYTHON ?= python3
 export SAM_CLI_TELEMETRY := 0
-# Some machines set this so that Python writes no byte code: each process of a test run would compile all tests (3 s).
-export PYTHONDONTWRITEBYTECODE :=
+export PYTHONDONTWRITEBYTECODE := # Set, each process of a test run would compile all tests (3 s).
 
 DEV   := .venv/bin/python
 LOCAL := .local/aws/.stamp .local/sam/.stamp
-
 .PHONY: help demo try up down test check lint stack test-slow test-faults mutants simulate bench docs deploy deploy-worker destroy release lock refresh-catalog clean
-.DEFAULT_GOAL := help
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -18,7 +15,6 @@ help: ## list the targets
 demo: .venv/.stamp $(LOCAL) ## one job on this machine: a file in, every answer out (TRANSPORT=worker)
 	$(DEV) -m local.demo
 
-# TEMPLATE is quoted for the shell: make would pass its quotes on.
 try: .venv/.stamp $(LOCAL) ## FILE=… MODEL=… TEMPLATE=…: one job on this machine against the real API; the token stays in memory
 	$(DEV) -m local.try_api "$(FILE)" "$(MODEL)" '$(subst ','\'',$(TEMPLATE))'
 
@@ -109,7 +105,6 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 	@$(call install,.venv,$<)
 	@touch $@
 
-# The clone's own: nothing of the project is installed in .venv.
 .venv/bin/dropbatch: .venv/.stamp
 	@printf '#!/bin/sh\nhere="%s"\nexport PYTHONPATH="$$here" DROPBATCH_LOCAL="$${DROPBATCH_LOCAL:-$$here}"\n' "$(CURDIR)" > $@
 	@printf 'exec "$$here/.venv/bin/python" -m dropbatch "$$@"\n' >> $@ && chmod +x $@
@@ -130,7 +125,6 @@ new_enough = $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("
 	@$(call environment,.local/vendors,$<)
 	@touch $@
 
-# Nothing else needs Node.js, so its absence only leaves out the tests of the Worker.
 $(WORKER): worker/package-lock.json .venv/.stamp
 	@$(DEV) -m local.worker || echo "The tests of the Worker in workerd are skipped."
 

@@ -22,8 +22,9 @@ def shown(section, kind):
     return [one.encode() for one in re.findall(rf"```{kind}\n(.*?\n)```", text, re.DOTALL)]
 
 
-def answer(text):
-    return json.dumps({"response": text, "usage": USAGE}).encode()
+def answer(text, finish=None):
+    said = {"finish_reason": finish} if finish else {}
+    return json.dumps({"response": text, "usage": USAGE} | said).encode()
 
 
 def test_openais_examples_are_real():
@@ -58,8 +59,9 @@ def test_tables_examples_are_real():
     header, *rows = [row for window in read_rows([table], b",") for row in window.records]
     form = Form("csv", header)
     writer = writer_of(form, target_of(MODEL))
+    answers = [answer("Good day, harbour.", "stop"), answer("1 2", "length")]
     lines = [
-        writer.line(FACTS, Outcome(id_, b"null", row, answer(text)))
-        for id_, (row, text) in enumerate(zip(rows, ["Good day, harbour.", "1 2 3"], strict=True))
+        writer.line(FACTS, Outcome(id_, b"null", row, given))
+        for id_, (row, given) in enumerate(zip(rows, answers, strict=True))
     ]
     assert file_names(form, "inbox/a.csv").output_opening + b"".join(lines) == output
