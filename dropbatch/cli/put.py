@@ -65,15 +65,16 @@ def upload_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that decide how an upload is read."""
     words = "Path under inbox/; for several files a folder, ending in a slash."
     command = click.option("--name", help=words)(options(command))
-    for name, help_ in _UPLOAD_OPTIONS.items():
-        command = click.option(f"--{name}", multiple=True, help=help_)(command)
-    return click.option(
+    command = click.option(
         "--template-file",
         multiple=True,
         metavar="FILE",
         help="The template in a file, for a long prompt.",
         callback=lambda _context, _option, paths: [read_template(Path(one)) for one in paths],
     )(command)
+    for name, help_ in _UPLOAD_OPTIONS.items():
+        command = click.option(f"--{name}", multiple=True, help=help_)(command)
+    return command
 
 
 files_argument = click.argument("sources", nargs=-1, required=True, metavar="FILE...")

@@ -312,7 +312,8 @@ def position(columns: Sequence[str], name: str) -> int | None:
 
 
 def _example(columns: Sequence[str]) -> str:
-    return f"{{{columns[0][:60] if columns else 'name'}}}"
+    named = (one for one in columns if one.strip() and one not in REFERENCE_COLUMNS)
+    return f"{{{next(named, 'name')[:60]}}}"
 
 
 def listed(columns: Sequence[str]) -> str:

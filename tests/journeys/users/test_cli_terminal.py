@@ -139,3 +139,19 @@ def test_no_line_is_wider_than_terminal(command, monkeypatch, columns):
 
     assert code == 0
     assert [line for line in shown.split("\n") if len(line.rstrip("\r\x1b[KJ")) > columns] == []
+
+
+def test_put_shows_first_request_shortened(command, monkeypatch, tmp_path):
+    words = " ".join(f"word{number}" for number in range(90))
+    (tmp_path / "a.csv").write_text(f"id,review,author\n7,{words},Ann\n")
+    put = ("put", tmp_path / "a.csv", "--model", "@cf/baai/bge-m3", "--template", "About: {review}")
+
+    code, shown = on_terminal(monkeypatch, *put, columns=80)
+
+    assert code == 0
+    assert "not sent: author\r\n" in shown
+    first = shown.split("first request: ")[1].split("\r\n")[0]
+    assert first.startswith('{"text":"About: word0 word1')
+    assert " … " in first
+    assert first.endswith('word89","external_reference":"7"}')
+    assert len(first) < 250
