@@ -73,12 +73,8 @@ def check_beginning(
 ) -> Checked:
     """Check an upload's options, and its first 12 MB, before it is sent.
 
-    Args:
-        stored: the file's bytes, in blocks; read only as far as needed.
-        path: under `inbox/`.
-        metadata: of the upload, as `metadata_of` returned it.
-        folder_options: content of the nearest `_options.json`.
-        default_model: None if it is not known: then the upload may name no model.
+    `path` is under `inbox/`, `folder_options` the content of the nearest `_options.json`. If
+    `default_model` is not known (None), the upload may name no model.
     """
     key = names.INBOX + path
     limits = StackLimits(default_model=default_model or "")

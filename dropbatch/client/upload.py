@@ -146,10 +146,7 @@ def uploaded_of(key: str, answer: Mapping[str, Any]) -> Uploaded:
 def _made_whole(
     stack: Stack, place: dict[str, str], body: bytes, metadata: Mapping[str, str]
 ) -> Uploaded | None:
-    """Make an object by one call; None if there is one at its key already.
-
-    If an answer was lost and the call sent again, what lies there now may be its own.
-    """
+    """Make an object by one call, perhaps sent twice; None if there is another at its key."""
     from botocore.exceptions import ClientError
 
     began = time.monotonic()
@@ -182,10 +179,7 @@ def copy(
     *,
     etag: str = "",
 ) -> Uploaded:
-    """Copy an object within S3, in parts, however small it is; up to 5 TB.
-
-    `etag`: what the source must have, also when its last part is copied.
-    """
+    """Copy an object within S3, in parts; `etag`: what the source must have to the end."""
     from botocore.exceptions import ClientError
 
     place = {"Bucket": stack.bucket, "Key": key}

@@ -50,13 +50,7 @@ _HASH_BYTES = 8
 
 @dataclass
 class Found:
-    """What has been read of a file.
-
-    Attributes:
-        batches: those with a record that can be sent.
-        output_tokens: the most that the requests may use.
-        long: what of it is too long for the model.
-    """
+    """What has been read of a file; its batches have a record that can be sent."""
 
     long: Long
     checked: Checked = field(default_factory=Checked)

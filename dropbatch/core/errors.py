@@ -28,13 +28,7 @@ class UsageError(Error):
 
 
 class UploadRefused(Error):  # noqa: N818 - the public name says what happened
-    """A fault of a whole upload; its job ends with a failed manifest.
-
-    Attributes:
-        code: one of the documented upload codes, such as `unknown_format`.
-        message: what is wrong and how to fix it, for the user.
-        line: of the file, from 1; None if it is not known.
-    """
+    """A fault of a whole upload, whose job fails: its code, what to do, and its line, if known."""
 
     def __init__(self, code: str, message: str, line: int | None = None) -> None:
         """Keep the code and the message that the manifest will show."""
@@ -50,11 +44,7 @@ MAX_CODE = 999_999_999
 
 
 def first_error(body: Mapping[str, Any]) -> tuple[int | None, str]:
-    """The first code and message of a decoded error body; None and an empty text if it has none.
-
-    In the REST API's envelope they are in `errors`, of AI Gateway in `error`, behind the AI binding
-    in the body itself.
-    """
+    """The first code and message of an error's body: of the REST API, AI Gateway or the binding."""
     errors: list[Any] = body["errors"] if isinstance(body.get("errors"), list) else []
     gateways: list[Any] = (
         body["error"] if isinstance(body.get("error"), list) else [body.get("error")]

@@ -134,10 +134,7 @@ class Model(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Catalog(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """What is known of models.
-
-    The day on which it was read, its sources, families of models, and models.
-    """
+    """What is known of models and families of them, its sources, and when it was read."""
 
     read_on: str
     sources: dict[str, str]
@@ -238,11 +235,7 @@ def planned_model(model_id: str, facts: str) -> Model:
 
 
 def max_records_per_reply(model: Model, transport: str = "rest") -> int:
-    """Maximum records in a batch of a model, whatever the operator allows.
-
-    The API answers a whole batch in one reply, which has to be stored and joined, and an answer can
-    be far larger than its request.
-    """
+    """Maximum records in a batch of a model: all its answers come in one reply."""
     target = WORKER_REPLY_TARGET_BYTES if transport == "worker" else REPLY_TARGET_BYTES
     return target // model.answer_bytes
 

@@ -125,11 +125,7 @@ def job_record(job: str) -> str:
 
 
 def encryption(kms_key: str = "") -> dict[str, str]:
-    """Arguments of S3's writes: the encryption that the bucket has by default, perhaps by its key.
-
-    S3 encrypts an object in the same way without them, but organizations refuse writes that do not
-    say so.
-    """
+    """Arguments of S3's writes: what the bucket does by default, which organizations want said."""
     if kms_key:
         return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key}
     return {"ServerSideEncryption": "AES256"}

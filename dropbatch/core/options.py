@@ -44,13 +44,7 @@ batch's metadata."""
 
 
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job's options (docs/options.md); None for an option that is not set.
-
-    Attributes:
-        model: as given, valid or not.
-        defaults: members for every request that has no member of that name, as JSON.
-        ignored: metadata that begins like an option and is none, each with the nearest option.
-    """
+    """A job's options (docs/options.md), None for one that is not set; `ignored` is no option."""
 
     model: str | None = None
     format: str | None = None
@@ -204,13 +198,7 @@ def option_name(written: str) -> str:
 
 
 def metadata_options(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The options in an object's metadata, in any spelling, and what it has `ignored`.
-
-    Names are without `x-amz-meta-`. An empty value sets no option.
-
-    Raises:
-        UploadRefused: `bad_options`.
-    """
+    """The options in metadata, in any spelling, and what is `ignored`; or `UploadRefused`."""
     given, ignored = list[tuple[str, Json]](), dict[str, str]()
     for header, written in sorted(metadata.items()):
         name = option_name(header)
@@ -333,16 +321,8 @@ def metadata_of(
 ) -> dict[str, str]:
     """The metadata of an upload with these options: what `metadata_options` reads back.
 
-    Text that a header cannot hold as it is becomes an encoded word (RFC 2047), as S3's own tools
-    write it.
-
-    Args:
-        options: by name, in any spelling. Text stays as it is; anything else is written as JSON.
-        more: what the upload's metadata has beside them, as it is.
-
-    Raises:
-        UsageError: an option is unknown or has a wrong value, or all of them together are too
-            large.
+    Text stays as it is, anything else is JSON; what a header cannot hold becomes an encoded word
+    (RFC 2047), as of S3's own tools. Or `UsageError`.
     """
     metadata = dict(more)
     for written, value in options.items():

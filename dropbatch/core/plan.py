@@ -101,11 +101,7 @@ class SplitPlan:
 
 
 def max_records(plan: SplitPlan, number: int) -> int:
-    """Records that one batch of a job may have; depends only on the plan and the batch's number.
-
-    The first four batches have up to `first_requests` records, the next four twice as many, and so
-    on up to `max_requests`.
-    """
+    """Records that a batch may have: four batches of a size, which then doubles, up to the most."""
     return min(plan.first_requests << _doublings(number), plan.max_requests)
 
 
@@ -192,13 +188,7 @@ def plan_upload(
     *,
     is_retry: bool = False,
 ) -> Planned:
-    """Decide how an upload is cut.
-
-    A retry has the format of the job that it retries, even if no record by itself shows it.
-
-    Raises:
-        UploadRefused: the upload cannot be read, or its options do not fit it.
-    """
+    """Decide how an upload is cut, or `UploadRefused`. A retry has its job's format."""
     plan, header = _plan(first, options, key, beginning, limits, is_retry=is_retry)
     model = with_task(find_model(plan.model), options.task or "")
     plan = replace(plan, facts=facts_of(model))

@@ -92,15 +92,7 @@ def estimate_tokens(
     max_tokens: int | None = None,
     each: int | None = None,
 ) -> Tokens:
-    """Tokens that requests will probably use.
-
-    Args:
-        model: the job's.
-        body_bytes: bytes of all requests.
-        records: number of requests.
-        max_tokens: output tokens of all requests together; None if they set no limits.
-        each: output tokens of a request that sets none.
-    """
+    """Tokens that requests will use; their limits have `max_tokens` together, others `each`."""
     taken = -(-body_bytes // BYTES_PER_TOKEN)
     if model.task in _WITHOUT_TEXT:
         return Tokens(taken, 0)
@@ -187,10 +179,7 @@ def format_amount(amount: Decimal) -> str:
 
 
 def estimate(model: Model, body: bytes, body_size: int, records: int, answer_tokens: int) -> int:
-    """Billionths that a batch costs if each answer is as long as it may be; 0 without a price.
-
-    `answer_tokens` is the option `output_tokens`; 0 without it.
-    """
+    """Billionths that a batch costs if each answer is as long as it may be; 0 without a price."""
     each = answer_tokens or model.output_tokens or LONG_ANSWER_TOKENS
     cost = estimate_cost(model, body_size, records, output_tokens(model, body, records, each), each)
     return to_billionths(cost.amount) if cost else 0
@@ -201,13 +190,7 @@ def first_batch(
 ) -> tuple[int | None, int | None]:
     """Records and bytes that the first batches of a job with a limit have at most; None: any.
 
-    As if no record named a low limit for its answer: those after the first may name none.
-
-    Args:
-        model: the job's, which has a price.
-        limit: the job's `max_cost`, US dollars.
-        named: the highest limit that the first records name for an answer; 0 if they name none.
-        answer_tokens: the option `output_tokens`; 0 without it.
+    As if no record named a lower limit for its answer than `named`, the highest of the first ones.
     """
     share = FIRST_SHARE if answer_tokens or model.output_tokens else FIRST_SHARE_UNLIMITED
     each = max(answer_tokens or model.output_tokens or LONG_ANSWER_TOKENS, named)

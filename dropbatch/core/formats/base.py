@@ -127,16 +127,7 @@ class BatchFacts:
 
 
 class Outcome(NamedTuple):
-    """How one record ended.
-
-    Attributes:
-        id: the record's id.
-        reference: its reference as JSON.
-        record: its exact bytes; empty if they were not kept, as for a record that is too large.
-        result: the API's result as JSON on one line; None for a failed record.
-        code: error code of a failed record.
-        message: explains the code.
-    """
+    """How one record ended: its exact bytes, if kept, and its result, None if it failed."""
 
     id: int
     reference: Json
@@ -221,13 +212,7 @@ class FileNames:
 
 
 class Sign(NamedTuple):
-    """The members by which a record's format is detected.
-
-    Attributes:
-        member: holds an object, the request.
-        beside: members of which the record has one; none if empty.
-        names_model: whether the request may name the model.
-    """
+    """How a format's records are detected: a member with an object, and one of those beside."""
 
     member: str
     beside: tuple[str, ...] = ()
@@ -313,10 +298,7 @@ def made(value: object) -> msgspec.Raw:
 
 
 def is_retried(code: str, request: Json) -> bool:
-    """Whether a failed record is in the retry file, by its code and its request in `errors.jsonl`.
-
-    A string there is a record with half of a surrogate pair, which its author can mend.
-    """
+    """Whether a failed record is in the retry file; one that is a string can be mended."""
     return code not in NOT_RETRIED or (code == "bad_record" and begins(request, b'"'))
 
 

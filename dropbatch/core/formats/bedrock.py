@@ -152,14 +152,7 @@ def manifest_out(
 
 
 class Given(NamedTuple):
-    """What an output is made of.
-
-    Attributes:
-        answer: of the model.
-        name: of the record, for ids that are made up.
-        model: its id.
-        input: the `modelInput`; empty for Anthropic's own lines.
-    """
+    """What an output is made of; `name` is for ids that are made up, `input` the `modelInput`."""
 
     answer: Answer
     name: str

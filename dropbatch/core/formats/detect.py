@@ -92,14 +92,7 @@ class _Seen(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The beginning of a file.
-
-    Attributes:
-        text: its first unpacked bytes.
-        complete: whether these are all of them.
-        form: `jsonl`, or `object` or `array` for a document.
-        elements: the records of a document; None for lines.
-    """
+    """A file's first bytes, whether these are all, its form, and the elements of a document."""
 
     text: bytes
     complete: bool = True
@@ -114,13 +107,7 @@ class Head(NamedTuple):
 
 
 def detect_format(key: str, head: Head) -> str:
-    """The format of a file, if no option names it.
-
-    That of the first record that has the members of one.
-
-    Raises:
-        UploadRefused: `unknown_format`: it has no known format, or two.
-    """
+    """The format of the first record that has the members of one; or `UploadRefused`."""
     if head.form == "object":
         return "native"
     is_lines = head.form == "jsonl"

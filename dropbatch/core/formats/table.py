@@ -193,12 +193,7 @@ def target_of(
 
 
 def reader_of(form: Form, target: Target) -> Reader:
-    """The reader that turns a file's records into requests.
-
-    Raises:
-        UploadRefused: `unknown_format` or `bad_options`: the header, or the template, does not
-            determine what to send.
-    """
+    """What turns records into requests; or `UploadRefused`: nothing says what to send."""
     known = FORMATS[form.format]
     if target.system and known.has_rows and target.task not in {Task.GENERATION, Task.UNKNOWN}:
         raise UploadRefused(

@@ -93,17 +93,9 @@ def read_batches(
 ) -> Iterator[Cut]:
     """Cut an upload's records into batches.
 
-    Args:
-        plan: form, format and limits.
-        start: where to continue; the stream begins at its offset.
-        number: of the first batch that is cut; it and the plan decide how many records each batch
-            may have.
-        blocks: unpacked bytes.
-        reader: converts records; None if they are sent as written.
-        load: reads the objects that records name; None to check only what names them.
-
-    Raises:
-        UploadRefused: the upload is damaged; the records before the damage have been yielded.
+    The blocks begin at the offset of `start`; `number` is that of the first batch. `load` reads the
+    objects that records name; None to check only what names them. Damage is `UploadRefused`, after
+    the records before it.
     """
     made = reader and _Made(plan, reader, Inputs(plan.known_model), load)
     runs = _converted(start, blocks, made) if made else _runs(plan, start, blocks)
@@ -145,10 +137,7 @@ class _Batch:
         self._texts, self._originals = list[bytes](), list[bytes]()
 
     def add(self, run: _Run, begin: int) -> int:
-        """Add as many records of a run as fit, from `begin` on; returns their number.
-
-        A record that is larger than the room has a batch to itself.
-        """
+        """Add as many records of a run as fit, from `begin` on, or one that is too large alone."""
         count, weight = run.fit(begin, self._most - len(self.rows), self._room)
         if len(run.original) > self._originals_room:
             count = 0

@@ -44,13 +44,7 @@ class Request(msgspec.Struct, gc=False, kw_only=True):
 
 
 class _Kind(NamedTuple):
-    """One of the forms that a model's requests have.
-
-    Attributes:
-        member: that holds the input; empty if nothing is known.
-        decode: reads a request of this form; raises for any other.
-        only: why members may have no other value than they may.
-    """
+    """A form of a model's requests: its input, its decoder, and why some members have one value."""
 
     member: str
     decode: Callable[[bytes], Request]
@@ -120,10 +114,7 @@ class Inputs:
         self._kinds = _kinds_of(model.schema, efforts, model.id, model.dimensions, model.images)
 
     def references(self, raws: Sequence[bytes], *, wanted: bool) -> list[Any] | None:
-        """The references of requests that all have an input, in the same form.
-
-        None if perhaps one has none. If none is `wanted`, no request has one: the list is empty.
-        """
+        """References of requests that all fit one form, or None; none if not `wanted`."""
         for kind in self._kinds:
             try:
                 values = map(kind.decode, raws)

@@ -71,11 +71,7 @@ class Window(NamedTuple):
 
 
 def lines(blocks: Iterable[bytes]) -> Iterator[Window]:
-    """Lines without their line feeds, several at a time; the last line needs no line feed.
-
-    Long stretches of blank lines are windows without records; a few blank lines among others are
-    records.
-    """
+    """Lines without line feeds, some at a time; long stretches of blank ones have no records."""
     held: list[bytes] = []
     held_size = 0
     for block in blocks:

@@ -56,12 +56,8 @@ def validate_record(
 ) -> Sendable | UnsendableRecord | None:
     """A record that can be sent, or why it cannot be; None for a blank line.
 
-    Args:
-        raw: the record's bytes, without the line feed.
-        line: its 1-based line; None for a document's element.
-        inputs: what it must have, if it is sent as written: a number that no computer holds, as
-            1e999, only prevents that in its `external_reference`, which result lines have. None if
-            it is converted, so that all is read.
+    `inputs`: what it must have, if it is sent as written; then a number out of range, as 1e999, is
+    wrong in its `external_reference` alone. None if it is converted, so that all is read.
     """
     if not raw:
         return None
@@ -217,10 +213,7 @@ def _line_of_text(raw: bytes | OverlongRecord, line: int | None) -> bytes | Unse
 def kept_of(
     plan: SplitPlan, fault: UnsendableRecord, raw: bytes | OverlongRecord
 ) -> tuple[bytes, bytes]:
-    """What is kept of a record that cannot be sent, and the same as a reader can read it.
-
-    Of one that is too large: the members, or a row's fields, that are whole in its beginning.
-    """
+    """What is kept of a record that cannot be sent, and the same as a reader can read it."""
     if fault.code == LONE_SURROGATE and isinstance(raw, bytes):
         return one_line(raw.removesuffix(b"\r")), without_lone_surrogates(raw)
     found = b""

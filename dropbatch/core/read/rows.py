@@ -48,13 +48,7 @@ class OverlongRecord:
 
 
 class RecordWindow(NamedTuple):
-    """Consecutive records.
-
-    Attributes:
-        records: their bytes, without line ends; consecutive blank lines may be one empty record.
-        steps: bytes from the beginning of each one to that of the next.
-        lines: number of lines of each; 0 in a document.
-    """
+    """Consecutive records, perhaps one for blank lines; the bytes and the lines of each."""
 
     records: list[bytes | OverlongRecord]
     steps: list[int]

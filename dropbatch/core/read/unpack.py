@@ -112,14 +112,8 @@ def decompress(
 ) -> Iterator[bytes]:
     """The unpacked bytes of a stream of stored ones.
 
-    Args:
-        packing: `plain`, `gzip` or `zstd`.
-        stored: the archive, in blocks.
-        check: called for each piece of an archive, even while nothing comes out; what it raises
-            ends the stream.
-
-    Raises:
-        UploadRefused: `broken_archive`: damaged, cut short, or unpacking to an implausible size.
+    `check` is called for each piece of an archive; what it raises ends the stream. Or
+    `UploadRefused`: damaged, cut short, or unpacking to an implausible size.
     """
     if packing == "plain":
         yield from stored
@@ -172,9 +166,7 @@ def _combined(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _gunzip(stored: Iterator[bytes], check: Callable[[], None]) -> Iterator[bytes]:
-    """Unpack members one after another.
-
-    Zero bytes after the last are padding, as gzip(1) treats them.
+    """Unpack members one after another; zero bytes after the last are padding, as for gzip(1).
 
     At a member's end zlib copies the input that it did not use. Slices that begin small and double
     limit these copies to the archive's own size, or `FIRST_SLICE_BYTES` bytes per member.

@@ -106,13 +106,7 @@ RESPONSES_NAMES: dict[str, str] = {"max_tokens": "max_output_tokens"}
 def renamed(
     body: Mapping[str, msgspec.Raw], target: Target, path: str
 ) -> tuple[Request, dict[str, str]]:
-    """The members under Workers AI's names.
-
-    And the names that the record has for those that it names differently.
-
-    Raises:
-        BadRecordError: a member requests something that Workers AI does not support.
-    """
+    """The members under Workers AI's names, and what the record calls them; or `BadRecordError`."""
     request: Request = {}
     origins: dict[str, str] = {}
     later: list[tuple[str, str, msgspec.Raw]] = []

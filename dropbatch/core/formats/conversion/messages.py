@@ -79,12 +79,7 @@ class Names(NamedTuple):
 def chat_messages(
     messages: msgspec.Raw | None, system: msgspec.Raw | None, target: Target, names: Names
 ) -> msgspec.Raw:
-    """The messages of a chat request, with the system's text as the first one.
-
-    Raises:
-        BadRecordError: they are not an array of objects, or contain something that the model does
-            not accept.
-    """
+    """A chat request's messages, after the system's text; or `BadRecordError`."""
     if messages is None or not begins(messages, b"["):
         raise BadRecordError(f"{names.path}.messages", "It must be an array of messages.")
     changed = _system_messages(system, f"{names.path}.{names.system}")

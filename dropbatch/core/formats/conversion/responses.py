@@ -28,10 +28,7 @@ Request = dict[str, msgspec.Raw]
 
 
 def to_responses(request: Request, origins: dict[str, str]) -> None:
-    """Turn a chat request into one for the Responses API.
-
-    `origins` learns the names that the record has.
-    """
+    """Turn a chat request into one for the Responses API; `origins` learns the record's names."""
     if "messages" in request:
         request["input"] = _items(request.pop("messages"))
     for old, new in RESPONSES_NAMES.items():
@@ -98,16 +95,7 @@ def _flat_format(response_format: msgspec.Raw) -> msgspec.Raw | dict[str, Any]:
 
 
 def to_chat(request: Request, origins: dict[str, str], target: Target, path: str) -> list[int]:
-    """Turn a request of the Responses API into a chat request.
-
-    `origins` learns the names that the record has.
-
-    Returns:
-        for each message, the index of the item that it is made of.
-
-    Raises:
-        BadRecordError: it has an item or a tool that has no counterpart in chat.
-    """
+    """Turn it into a chat request, or `BadRecordError`; the index of the item of each message."""
     request["messages"], places = _messages(request.pop("input"), path)
     for old, new in (("instructions", "system"), ("max_output_tokens", "max_tokens")):
         if old in request:
@@ -174,10 +162,7 @@ def _wrapped_format(format_: msgspec.Raw) -> msgspec.Raw:
 
 
 def response_format(written: msgspec.Raw, target: Target) -> msgspec.Raw | None:
-    """`response_format` as the model takes it; None for plain text, which needs none.
-
-    It may lack its type, and its schema may lack the name that some models require.
-    """
+    """`response_format` as the model takes it, perhaps with type and name; None for plain text."""
     members: dict[str, Any] | None = members_of(written)
     if members is None:
         return written

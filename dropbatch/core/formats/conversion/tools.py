@@ -124,12 +124,7 @@ def function_call(members: dict[str, msgspec.Raw]) -> dict[str, Any]:
 
 
 class ToolCall(NamedTuple):
-    """A call that a model requests.
-
-    Its id, empty if it has none, the function's name, and its arguments.
-
-    These are JSON if the model wrote them so, which nobody checks, and they may have line feeds.
-    """
+    """A call that a model requests; its arguments are what it wrote, mostly JSON."""
 
     id: str
     name: str
