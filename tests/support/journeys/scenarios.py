@@ -44,6 +44,7 @@ class Journey:
         faults: what the API does to it.
         packed: whether the upload is a gzip file.
         commands: what its user writes under `control/` after the upload, one after another.
+        is_failed: whether the job ends `failed`.
         answers_once: whether the API no longer knows an id that it has answered. A lost answer is
             billed again.
     """
@@ -53,6 +54,7 @@ class Journey:
     faults: tuple[Fault, ...] = ()
     packed: bool = False
     commands: tuple[str, ...] = ()
+    is_failed: bool = False
     answers_once: bool = False
 
     @property
@@ -74,6 +76,25 @@ JOURNEYS = {
         FOUR[:3],
         (None, "rejected", None),
         (Fault(kind="batch_fails", contains="hello 1", times=0, code=3030),),
+    ),
+    "references that the model refuses": Journey(
+        FOUR,
+        (None,) * 4,
+        (
+            Fault(
+                kind="5006",
+                on="submit",
+                contains="external_reference",
+                times=0,
+                message="Additional properties '/external_reference' not allowed",
+            ),
+        ),
+    ),
+    "a withdrawn model": Journey(
+        FOUR,
+        ("rejected",) * 4,
+        (Fault(kind="5028", on="submit", times=0),),
+        is_failed=True,
     ),
     "items missing, then the id unknown": Journey(
         FOUR[:3],
@@ -207,12 +228,12 @@ def check_sums(manifest: dict[str, Any], batches: list[dict[str, Any]]) -> None:
     )
 
 
-def as_cancelled(
+def as_ended_early(
     journey: Journey, lines: list[dict[str, Any]], manifest: dict[str, Any]
 ) -> Journey:
-    """The journey as it ended: each record that was read is answered, or ends `cancelled`."""
+    """The journey as it ended: each record that was read ends as told, or `cancelled`."""
     codes = tuple(None if line["success"] else line["error"]["code"] for line in lines)
-    assert set(codes) <= {None, "cancelled"}
+    assert set(codes) <= {*journey.codes, "cancelled"}
     assert len(codes) == len(journey.upload) or not manifest["read_to_end"]
     return replace(journey, upload=journey.upload[: len(codes)], codes=codes)
 
@@ -229,8 +250,8 @@ def check_results(world: World, journey: Journey, api: WorkersAI, *, cancelled: 
         cancelled: whether its user cancelled it before it was over.
     """
     lines, manifest, folder = world.lines(), world.manifest(), world.only_folder()
-    if cancelled:
-        journey = as_cancelled(journey, lines, manifest)
+    if cancelled or journey.is_failed:
+        journey = as_ended_early(journey, lines, manifest)
     ids = Counter(line["id"] for line in lines)
     seen = Seen(
         lost=len(journey.upload) - len(ids),
@@ -249,7 +270,7 @@ def check_results(world: World, journey: Journey, api: WorkersAI, *, cancelled: 
     failed = [number for number, code in enumerate(journey.codes) if code]
     good = len(lines) - len(failed)
     assert manifest["counts"] == {"total": len(lines), "succeeded": good, "failed": len(failed)}
-    state = "cancelled" if cancelled else "completed"
+    state = "failed" if journey.is_failed else "cancelled" if cancelled else "completed"
     assert (world.status()["state"], world.status()["counts"]) == (state, manifest["counts"])
     assert manifest["state"] == state
     for file in manifest["files"]:
