@@ -31,8 +31,8 @@ MAX_PIECES = 16  # Pieces of one batch: one hexadecimal digit
 MAX_ISOLATION_SUBMITS = 2_000  # Pieces of one job; one bad record among 5,000 takes about 50
 MAX_ALONE = 64  # Records that fail alone, while none is answered, before the rest is not sent
 MAX_IN_VAIN = 99  # Pieces of a job of which nothing was taken
-NEXT_LOOK_SECONDS, MAX_LOOK_SECONDS, LATER_SECONDS = 3.0, 300.0, 60.0
-"""Seconds until a batch looks again that waits for others; longer if these are due later."""
+LOOK_FOR_EACH, LOOK_SHARE, MAX_LOOK_SECONDS = 5.0, 1 / 32, 300.0
+"""Until a batch looks again: seconds for each that it waits for, at least a share of its age."""
 
 
 def isolate(services: Services, batch: Batch) -> Batch | None:
@@ -53,7 +53,7 @@ class Tried:
     pieces: int = 0  # into how many its batches were divided
     is_taken: bool = False  # accepted if the batch was refused, answered if it failed later
     alone: Counter[str] = field(default_factory=Counter)  # records that failed alone, by their code
-    ahead: float | None = None  # when the batch is due that comes before this one, Unix seconds
+    before: int = 0  # batches that come before this one
 
 
 def _decide(services: Services, batch: Batch) -> Batch | None:
@@ -71,10 +71,10 @@ def _decide(services: Services, batch: Batch) -> Batch | None:
     if tried.pieces + wanted > MAX_ISOLATION_SUBMITS:
         why = f"this job has used up its {MAX_ISOLATION_SUBMITS:,} submits for finding bad records"
         return ledger.end_without_answer(batch, _not_sent(batch, why), now)
-    if tried.ahead is not None and not tried.is_taken:
-        wait = tried.ahead - now
-        look = NEXT_LOOK_SECONDS if wait < LATER_SECONDS else min(wait, MAX_LOOK_SECONDS)
-        ledger.postpone(batch, now + look, claims=0)
+    if tried.before and not tried.is_taken:
+        age = now - (batch.accepted_at or batch.waiting_since)
+        look = max(LOOK_FOR_EACH * tried.before, age * LOOK_SHARE)
+        ledger.postpone(batch, now + min(look, MAX_LOOK_SECONDS), claims=0)
         return None
     return ledger.decide_pieces(batch, wanted)
 
@@ -115,7 +115,10 @@ def _why_in_vain(tried: Tried, cause: str, wanted: int) -> str:
 
 
 def _tried(ledger: Ledger, batch: Batch) -> Tried:
-    """What the items of a batch's job tell of its division."""
+    """What the items of a batch's job tell of its division.
+
+    Of 1,000 batches, the reads cost $0.001 if 50 are divided, and $0.013 if each is refused.
+    """
     tried = Tried()
     for one in ledger.batches(batch.job_id, unreadable=[]):
         tried.pieces += one.pieces
@@ -123,8 +126,7 @@ def _tried(ledger: Ledger, batch: Batch) -> Tried:
         tried.is_taken |= succeeded or (one.accepted > 0 and not batch.accepted)
         if one.records.sendable == 1 and one.cause and one.ending:
             tried.alone[one.cause] += 1
-        if one.number != batch.number and _comes_before(one, batch):
-            tried.ahead = one.due_at
+        tried.before += _comes_before(one, batch)
     return tried
 
 

@@ -85,4 +85,4 @@ def test_batches_of_known_models_cost_two_calls(name):
     found = both_ways.of_all(
         [both_ways.figures(times, Events(), seed=seed, every=every) for seed in both_ways.SEEDS]
     )
-    assert found.calls <= (6.0 if is_slow else 2.15)
+    assert found.calls <= (5.1 if is_slow else 2.1)

@@ -64,3 +64,24 @@ def test_record_that_makes_its_batch_fail_after_acceptance_is_found_soon(size, b
         assert promises.seconds_of(dropped) <= most
         assert len(world.api.accepted) <= 1 + 4 * 16
         assert promises.laws.violations == []
+
+
+def test_job_of_which_every_batch_is_refused_ends_soon_and_reads_little():
+    """Batches that wait for others to be divided look rarely: each look reads the whole job."""
+    settings = {"MAX_REQUESTS_PER_BATCH": 4, "API_CALLS_PER_MINUTE": 200}
+    with simulated(1, behaviour=Behaviour(embedder="hash"), **settings) as world:
+        promises, read, real = Promises(Laws(world)), [], world.dynamodb.query
+        world.inject(Fault(kind="5006", on="submit", times=0))
+
+        def query(**given):
+            read.append(real(**given))
+            return read[-1]
+
+        world.dynamodb.query = query
+        dropped = drop(world, "a.jsonl", 60 * 4, may_fail=True)
+        world.settle(3_600)
+
+        assert promises.seconds_of(dropped) <= 180
+        assert sum(page["Count"] for page in read) <= 20_000
+        assert len(world.call_times) <= 60 + 64 + 4
+        assert promises.laws.violations == []
