@@ -5,7 +5,7 @@ Metrics that add up to what happened, and lines that name their batch.
 
 import io
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import pytest
 
@@ -76,30 +76,6 @@ def test_metrics_add_up_to_what_happened(start, log):
     assert sums["PollCalls"] >= 3
     assert sums["Ticks"] == world.ticks
     assert sums["TokensUsed"] == (world.manifest()["usage"]["total_tokens"] or 0)
-
-
-def test_lines_about_accepted_batch_have_request_id(start, api, log):
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    api.inject(Fault(kind="3040", times=1), Fault(kind="missing", items=(1,), first=1))
-    world.upload_records("a.jsonl", greetings(4), model=M2M)
-    world.settle()
-
-    accepted = {}
-    heard = Counter()
-    for line in log.lines():
-        assert "job_id" in line, line
-        heard[line["message"]] += 1
-        if line["message"] == "batch accepted":
-            accepted[line["number"]] = line["request_id"]
-        if line.get("number") in accepted:
-            assert line["request_id"] == accepted[line["number"]], line
-
-    assert sorted(accepted.values()) == sorted(
-        batch["request_id"] for batch in world.manifest()["batches"]
-    )
-    assert heard["batch done"] == 2
-    assert heard["job over"] == 1
-    assert not any("hello" in json.dumps(line) for line in log.lines())
 
 
 def test_failing_message_is_logged_and_counted(world, log):

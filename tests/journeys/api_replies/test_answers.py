@@ -8,7 +8,6 @@ from functions.poll import collect
 from local.workers_ai import Fault
 from shared.aws.object_store import ObjectStore
 from shared.errors import StorageError
-from shared.workers_ai import client
 from tests.support.translations import M2M, all_good, codes, only_slowly, referenced, submits
 
 # ── answers in every form, with items that are odd, missing, contradicting or failed ──────────────
@@ -41,22 +40,6 @@ def test_every_form_of_reply_is_understood(world, api, switches):
     world.settle()
 
     assert all_good(world, 7)
-
-
-def test_items_missing_for_good_fail_alone(world, api):
-    api.inject(Fault(kind="missing", items=(1, 3)))
-    world.upload_records("a.jsonl", referenced(5), model=M2M)
-    began = world.now()
-
-    world.settle()
-
-    assert codes(world) == [None, "missing_response", None, "missing_response", None]
-    assert [error["request"]["text"] for error in world.lines("errors.jsonl")] == [
-        "hello 1",
-        "hello 3",
-    ]
-    assert world.now() - began <= 300, "195 seconds, with what it takes without them, and a tick"
-    assert api.calls["poll"]["200"] <= 7
 
 
 @pytest.mark.parametrize("kind", ["contradicting", "swapped_reference"])
@@ -96,19 +79,6 @@ def test_capacity_failures_end_after_two_retries(world, api):
     assert "3040" in world.lines()[3]["error"]["message"]
     assert [one["count"] for one in api.accepted] == [5, 1, 1]
     assert world.manifest()["usage"]["total_tokens"] > 0
-
-
-def test_retry_that_is_refused_leaves_first_answers(world, api):
-    api.inject(
-        Fault(kind="item_fails", items=(1,), code=3040),
-        Fault(kind="5006", on="submit", nth=2, times=0),
-    )
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
-
-    assert codes(world) == [None, "inference_failed", None]
-    assert "3040" in world.lines()[1]["error"]["message"]
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -167,18 +137,6 @@ def test_answer_under_a_refusal_counts_only_if_it_is_whole(world, api):
     assert submits(api) == 1
 
 
-@pytest.mark.parametrize("status", ["", *only_slowly("completed")])
-def test_empty_array_is_no_answer(world, api, status):
-    api.switch(completed_status=status)
-    api.inject(Fault(kind="missing", items=(0, 1, 2), first=6))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=30)
-
-    assert all_good(world, 3)
-    assert submits(api) == 1
-
-
 @pytest.mark.parametrize("form", ["queued", *only_slowly("bare", "null")])
 @pytest.mark.parametrize("status", ["", *only_slowly("running")])
 def test_placeholders_are_asked_for_again(world, api, form, status):
@@ -190,26 +148,6 @@ def test_placeholders_are_asked_for_again(world, api, form, status):
 
     assert all_good(world, 3)
     assert submits(api) == 1
-
-
-def test_placeholders_that_stay_end_as_missing(world, api):
-    api.inject(Fault(kind="placeholder", items=(1,)))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
-
-    assert codes(world) == [None, "missing_response", None]
-
-
-def test_quoted_record_does_not_speak_for_the_api(world, api):
-    api.switch(quoted_text=True)
-    records = referenced(4)
-    records[1]["text"] = "(refused) This model does not support request queuing"
-    world.upload_records("a.jsonl", records, model=M2M)
-
-    world.settle(minutes=30)
-
-    assert codes(world) == [None, "rejected", None, None]
 
 
 @pytest.mark.parametrize("status", ["", "running"])
@@ -246,26 +184,6 @@ def test_answer_that_is_given_once_survives_a_failure_of_s3(world, api, monkeypa
 # ── items beside a status that says that the batch still runs, items without numbers ──────────────
 
 
-@pytest.mark.parametrize("shape", ["A", "B"])
-def test_items_beside_running_are_waited_for(world, api, shape):
-    api.switch(partial_items=True, latency=3_600, shapes={"*": shape})
-    world.upload_records("a.jsonl", referenced(5), model=M2M)
-
-    world.settle(minutes=120)
-
-    assert all_good(world, 5)
-    assert submits(api) == 1
-
-
-def test_all_items_beside_running_are_the_answer(world, api):
-    api.switch(completed_status="running")
-    world.upload_records("a.jsonl", referenced(5), model=M2M)
-
-    world.settle(minutes=5)
-
-    assert all_good(world, 5)
-
-
 @pytest.mark.parametrize(
     ("metadata", "settings"),
     [({"deadline-hours": "1"}, {}), ({}, {"BATCH_DEADLINE_HOURS": 1})],
@@ -292,26 +210,3 @@ def test_items_with_only_a_reference_are_placed(world, api, shape):
 
     twice = [None, "missing_response", None, None, None, "missing_response"]
     assert codes(world) == twice, "two records have the reference r1"
-
-
-@pytest.mark.parametrize("status", [200, 502, 404])
-def test_page_larger_than_any_answer_costs_nothing(world, api, monkeypatch, status):
-    monkeypatch.setattr(client, "MAX_REPLY_BYTES", 500_000)
-    api.inject(Fault(kind="flood", message="page", factor=1, times=3, status=status))
-    world.upload_records("a.jsonl", referenced(5), model=M2M)
-
-    world.settle(minutes=60)
-
-    assert all_good(world, 5)
-    assert submits(api) == 1
-
-
-@pytest.mark.parametrize("what", ["items", "errors", "unknown", "wide", "deep", "page"])
-def test_reply_without_end_is_no_answer(world, api, what):
-    api.inject(Fault(kind="flood", message=what, factor=4, times=2))
-    world.upload_records("a.jsonl", referenced(5), model=M2M)
-
-    world.settle(minutes=60)
-
-    assert all_good(world, 5) or what == "wide"
-    assert submits(api) == 1

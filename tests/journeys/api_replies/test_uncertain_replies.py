@@ -31,11 +31,6 @@ TAKEN = [
     ),
 ]
 
-BLAMED = [
-    {"code": 8007, "status": 502, "message": "AiError: Bad input"},
-    *only_slowly({"code": 3003, "status": 500}, {"code": 3030, "status": 408}),
-]
-
 
 # ── submits ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -56,16 +51,6 @@ def test_batch_taken_in_spite_of_an_error_is_counted(way, start, api, fault):
     (batch,) = manifest["batches"]
     assert (batch["attempts"], batch["unknowable_submits"]) == (3, 2)
     assert manifest["unknowable_submits"] == 2
-
-
-def test_redirect_is_no_refusal(world, api):
-    api.inject(Fault(kind="redirect", on="submit"))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
-
-    assert all_good(world, 3)
-    assert (submits(api), world.manifest()["unknowable_submits"]) == (2, 1)
 
 
 def test_error_of_an_hour_is_billed_four_times_at_most(world, api):
@@ -100,21 +85,6 @@ def test_pieces_do_not_hide_what_their_batch_cost(start, api):
     assert len(api.accepted) == 1 + 3
 
 
-@pytest.mark.parametrize("fault", BLAMED, ids=lambda fault: fault["code"])
-def test_batch_taken_although_its_request_is_blamed_is_counted(start, api, fault):
-    world = start()
-    api.inject(Fault(kind="accept_then_error", **fault))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-    began = time.time()
-
-    world.settle()
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 2
-    assert world.manifest()["unknowable_submits"] == 1
-    assert time.time() - began > 60, "it may be a moment's error"
-
-
 def test_ambiguous_submits_come_apart_and_hold_up_no_other(start, api):
     """Each at least 1, 5 and 15 minutes after the one before; the fourth ends the batch."""
     world = start(MAX_REQUESTS_PER_BATCH=1)
@@ -131,22 +101,6 @@ def test_ambiguous_submits_come_apart_and_hold_up_no_other(start, api):
     assert submits(api) == 3 + 4
     assert world.manifest()["unknowable_submits"] == 4
     assert len(world.lines("retry.jsonl")) == 1
-
-
-@pytest.mark.parametrize("status", [410, *only_slowly(400, 422, 404, 405)])
-def test_page_is_no_verdict_on_records(way, start, api, status):
-    world = start(MAX_REQUESTS_PER_BATCH=2, **way)
-    api.inject(Fault(kind="html", on="submit", status=status, times=0))
-    world.upload_records("a.jsonl", greetings(6), model=M2M)
-    began = time.time()
-    world.settle(minutes=20, until=lambda: time.time() > began + 900)
-
-    api.clear_faults()
-    world.settle()
-
-    assert all_good(world, 6)
-    assert len(api.accepted) == 3
-    assert world.manifest()["unknowable_submits"] == 0
 
 
 @pytest.mark.parametrize(("code", "reason", "words"), PAID)
@@ -168,17 +122,6 @@ def test_gateway_that_is_not_paid_pauses_submits(way, start, api, code, reason, 
 
     assert all_good(world, 3)
     assert len(api.accepted) == 1
-
-
-@pytest.mark.parametrize("code", ["2016", *only_slowly("2017", "2029", "2030")])
-def test_blocked_record_fails_alone(way, start, api, code):
-    world = start(MAX_REQUESTS_PER_BATCH=4, **way)
-    api.inject(Fault(kind=code, on="submit", contains="hello 2", times=0))
-    world.upload_records("a.jsonl", greetings(8), model=M2M)
-
-    world.settle()
-
-    assert codes(world) == [None, None, "rejected"] + [None] * 5
 
 
 # ── polls ─────────────────────────────────────────────────────────────────────────────────────────
@@ -222,14 +165,3 @@ def test_refused_polls_cost_no_answer(way, start, api, fault):
     assert all_good(world, 6)
     assert len(api.accepted) == 3
     assert world.manifest()["state"] == "completed"
-
-
-def test_blocked_polls_fail_only_their_batch(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    api.inject(Fault(kind="2017", on="poll", contains="hello 2", times=0))
-    world.upload_records("a.jsonl", greetings(6), model=M2M)
-
-    world.settle()
-
-    assert codes(world) == [None, None, "rejected", None, None, None]
-    assert len(api.accepted) == 3 + 2

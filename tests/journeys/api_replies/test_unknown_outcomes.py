@@ -120,16 +120,6 @@ def once_then_refuse(real):
     return put
 
 
-def test_large_immediate_answer_is_used(world, api):
-    api.inject(Fault(kind="sync_answer"), Fault(kind="giant", items=(1,), factor=60_000))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
-
-    assert [line["success"] for line in world.lines()] == [True] * 3
-    assert len(world.read(f"{world.only_folder()}/output.jsonl")) > 1 << 20
-
-
 @pytest.mark.parametrize(
     "kind",
     [

@@ -5,10 +5,9 @@ import time
 import pytest
 
 from functions.poll import collect
-from local.workers_ai import Fault, expected_result
+from local.workers_ai import Fault
 from local.workers_ai.replies import page
-from tests.support.aws.resources import TOKEN
-from tests.support.translations import M2M, all_good, codes, greetings, polls, referenced, submits
+from tests.support.translations import M2M, all_good, codes, greetings, referenced, submits
 
 # ── A reply lacks items, or some failed for capacity ──────────────────────────────────────────────
 
@@ -52,16 +51,6 @@ def missing(first=1):
 
 def failed_records(world):
     return [number for number, code in enumerate(codes(world)) if code]
-
-
-@pytest.mark.parametrize("first", [1, 2, 3])
-def test_missing_items_are_asked_for_again(start, api, first):
-    world = run(start, api, missing(first))
-
-    assert [line.get("result") for line in world.lines()] == [
-        expected_result(M2M, record) for record in RECORDS
-    ]
-    assert len(api.accepted) == 1
 
 
 @pytest.mark.parametrize(
@@ -129,45 +118,7 @@ def checks(api):
     return sum(api.calls.get("search", {}).values())
 
 
-def named(fault):
-    return "-".join(str(value) for value in fault.values())
-
-
-ODD_POLLS = [
-    *({"kind": "html", "status": 404}, {"kind": "bare", "status": 403}, {"kind": "redirect"}),
-    *({"kind": "5006"}, {"kind": "7000"}, {"kind": "3036"}),
-]
-
-
 # ── on a poll ─────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("fault", ODD_POLLS, ids=named)
-def test_odd_polls_cost_nothing(world, api, fault):
-    """Pages are never an answer, however many come."""
-    api.inject(Fault(on="poll", times=1 if fault["kind"].isdecimal() else 7, **fault))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    world.settle()
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 1
-    assert world.pauses() == []
-
-
-def test_7000_with_refused_token_drops_nothing(world, api):
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.deliver("UploadQueue")
-    world.deliver("SubmitQueue")
-    api.switch(tokens=("new-token",))
-    api.inject(Fault(kind="7000", on="poll"))
-
-    world.settle(minutes=5, until=lambda: world.pauses() == ["token_refused"])
-
-    api.switch(tokens=(TOKEN,))
-    world.settle(minutes=30)
-    assert all_good(world, 3)
-    assert len(api.accepted) == 1
 
 
 def test_unknown_id_is_believed_only_from_api_itself(world, api):
@@ -211,21 +162,6 @@ def test_firewall_block_costs_one_record(start, api):
     assert checks(api) <= 3
 
 
-@pytest.mark.parametrize(
-    "fault", [{"kind": "html", "status": 403}, {"kind": "bare", "status": 403}], ids=named
-)
-def test_403_page_with_refused_token_is_the_tokens(world, api, fault):
-    api.switch(tokens=("new-token",))
-    api.inject(Fault(on="submit", **fault))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.deliver_all()
-    assert world.pauses() == ["token_refused"]
-
-    api.switch(tokens=(TOKEN,))
-    world.settle(minutes=30)
-    assert all_good(world, 3)
-
-
 def test_403_page_without_free_call_is_retried_later(world, api, monkeypatch):
     """While the free call gets no answer either, the batch is tried later, without a pause."""
     real = api.handle
@@ -263,21 +199,6 @@ def unknown_for(world, api, minutes, code=10404):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [10404, 0, 424242])
-def test_ids_unknown_for_minutes_cost_nothing(start, api, code):
-    """Ten minutes of it cost nine batches instead of three."""
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    world.upload_records("a.jsonl", greetings(6), model=M2M)
-    unknown_for(world, api, 10, code)
-
-    api.clear_faults()
-    world.settle()
-
-    assert all_good(world, 6)
-    assert len(api.accepted) == 3
-
-
-@pytest.mark.slow
 def test_outage_of_route_costs_nothing(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(6), model=M2M)
@@ -291,19 +212,6 @@ def test_outage_of_route_costs_nothing(start, api):
 
     assert all_good(world, 6)
     assert len(api.accepted) == 3
-
-
-@pytest.mark.slow
-def test_codes_of_gateway_never_mean_a_lost_id(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    world.upload_records("a.jsonl", greetings(4), model=M2M)
-    unknown_for(world, api, 25, 2005)
-
-    api.clear_faults()
-    world.settle(minutes=30)
-
-    assert all_good(world, 4)
-    assert len(api.accepted) == 2
 
 
 def test_lost_ids_are_submitted_again(start, api):
@@ -332,20 +240,6 @@ def test_only_batch_of_stack_is_submitted_again_after_its_deadline(start, api):
     assert len(api.accepted) == 2
 
 
-@pytest.mark.slow
-def test_unproven_loss_ends_nothing(start, api):
-    """A batch that is not submitted again waits for its deadline."""
-    world = start(AMBIGUOUS_SUBMIT="fail", BATCH_DEADLINE_HOURS=3)
-    world.upload_records("a.jsonl", greetings(2), model=M2M)
-    unknown_for(world, api, 120)
-    assert world.manifests() == {}
-
-    world.settle(minutes=100)
-
-    assert codes(world) == ["expired"] * 2
-    assert len(api.accepted) == 1
-
-
 # ── it has one id, and the one before is given up and counted ─────────────────────────────────────
 
 
@@ -356,23 +250,6 @@ HOUR = 3_600.0
 def world(start):
     """A Dropbatch that submits again after an hour."""
     return start(BATCH_DEADLINE_HOURS=1)
-
-
-def test_prompt_second_submit_costs_no_poll(world, api):
-    api.inject(Fault(kind="stuck", times=1))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.settle(
-        minutes=180,
-        until=lambda: (
-            world.item("BATCH#00000000")["state"]["S"] == "ready" or len(api.accepted) == 2
-        ),
-    )
-    before = polls(api)
-
-    world.deliver_all()
-
-    assert len(api.accepted) == 2
-    assert polls(api) == before
 
 
 def test_overdue_batch_is_submitted_again(start, api):
@@ -386,28 +263,3 @@ def test_overdue_batch_is_submitted_again(start, api):
     assert submits(api) == 2
     (batch,) = world.manifest()["batches"]
     assert (world.manifest()["given_up_ids"], batch["given_up_ids"], batch["attempts"]) == (1, 1, 2)
-
-
-def test_batch_that_is_always_overdue_expires(start, api):
-    api.inject(Fault(kind="stuck", times=0))
-    world = start(BATCH_DEADLINE_HOURS=1)
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=300)
-
-    assert codes(world) == ["expired"] * 3
-    assert submits(api) == 3
-    assert world.manifest()["cost"]["uncollected_batches"] == 3
-
-
-def test_refused_second_submit_is_divided(start, api):
-    api.inject(
-        Fault(kind="stuck", times=1),
-        Fault(kind="5006", on="submit", nth=2, contains="hello 1", times=0),
-    )
-    world = start(BATCH_DEADLINE_HOURS=1)
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=300)
-
-    assert codes(world) == [None, "rejected", None]

@@ -8,7 +8,7 @@ import pytest
 from functions.poll import commands
 from local.workers_ai import Fault
 from local.workers_ai.replies import page
-from tests.support.aws.resources import TABLE, TOKEN
+from tests.support.aws.resources import TOKEN
 from tests.support.translations import M2M, greetings
 
 CAUSES = {"outage": "Outage", "token_refused": "TokenRefused"}
@@ -65,32 +65,3 @@ def test_pause_ends_once_its_cause_is_over(broken, api, cause, who):
 
     assert counted == []
     assert len(api.accepted) == accepted
-
-
-def test_unreadable_job_stops_no_tick_of_pause(broken):
-    world, _, counted = broken("token_refused", "job")
-    (key,) = [
-        {name: item[name] for name in ("pk", "sk")}
-        for item in world.items()
-        if item["sk"]["S"] == "META"
-    ]
-    names = {"#broken": "plan"}
-    changed = {
-        "UpdateExpression": "SET #broken = :text",
-        "ExpressionAttributeValues": {":text": {"S": "broken"}},
-    }
-    world.dynamodb.update_item(TableName=TABLE, Key=key, ExpressionAttributeNames=names, **changed)
-    for item in world.items():
-        if "BATCH#" in item["sk"]["S"]:
-            item_key = {name: item[name] for name in ("pk", "sk")}
-            due = {":due": {"N": str(world.now() + 300)}}
-            world.dynamodb.update_item(
-                TableName=TABLE,
-                Key=item_key,
-                UpdateExpression="SET due_at = :due",
-                ExpressionAttributeValues=due,
-            )
-    counted.clear()
-    world.tick()
-
-    assert counted == ["TokenRefused"]

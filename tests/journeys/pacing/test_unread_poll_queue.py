@@ -53,39 +53,6 @@ def test_batches_are_polled_although_event_source_is_disabled(start, api, calls)
     assert polls(api) <= 3 * len(api.accepted)
 
 
-def test_deadline_comes_although_event_source_is_disabled(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=100)
-    api.switch(latency=86_400.0)
-    world.upload_records("large.jsonl", greetings(2_100), model=M2M, **{"deadline-hours": "1"})
-    run(world, 75)
-
-    assert states(world) == {"large.jsonl": ("completed", None)}
-    assert world.manifest()["counts"]["failed"] == 2_100
-
-
-@pytest.mark.parametrize(
-    ("call", "large"),
-    [("GetQueueAttributes", "completed"), ("SendMessageBatch", "in_progress")],
-    ids=["ask", "send"],
-)
-def test_refused_queue_holds_up_no_small_job(start, api, call, large):
-    """Every tick died at it. What is refused to a large job is shown."""
-    world = start(MAX_REQUESTS_PER_BATCH=100)
-    api.switch(latency=120.0)
-    world.upload_records("large.jsonl", greetings(2_100), model=M2M)
-    world.upload_records("small.jsonl", greetings(3), model=M2M)
-
-    def refuse(called, arguments):
-        if called == call and "Poll" in arguments["QueueUrl"]:
-            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, called)
-
-    world.permissions.before = refuse
-    run(world, 30, (*READ, "PollQueue"))
-
-    denied = None if large == "completed" else "results_denied"
-    assert states(world) == {"large.jsonl": (large, denied), "small.jsonl": ("completed", None)}
-
-
 @pytest.mark.parametrize("code", ["AWS.SimpleQueueService.NonExistentQueue", "InternalError"])
 @pytest.mark.parametrize("queue", ["PollQueue", "VisitQueue", "SubmitQueue"])
 def test_queue_that_fails_kills_no_tick(start, api, queue, code):

@@ -2,11 +2,9 @@
 
 import dataclasses
 import json
-import math
 import time
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 import functions.poll.handler
@@ -15,15 +13,11 @@ import functions.poll.tick
 import functions.submit.handler
 from dropbatch.core.names import CONTROL_PK, JobState
 from dropbatch.core.plan import SplitPlan
-from functions.poll.handler import process_message
 from shared.aws.attribute_values import attribute, attributes
-from shared.aws.queues import MAX_HOPS, PollMessage, WakeMessage
+from shared.aws.queues import MAX_HOPS, PollMessage
 from shared.errors import StorageError
 from shared.models import Batch, BatchState, DueKind, Job, Records, Status, Submission, Upload
-from shared.pacing.breaker import control_key
-from shared.pacing.cadence import UNKNOWN_POLL
-from shared.pacing.wake import LOOKED_FOR, LeftDue, Wakes, wake
-from shared.services import Invocation
+from shared.pacing.wake import Wakes, wake
 from tests.support.aws import quick_dynamodb
 from tests.support.aws.resources import BUCKET, TABLE
 from tests.support.translations import M2M
@@ -91,22 +85,6 @@ def test_whoever_lifts_a_pause_replaces_who_looks(plan, wakes, services):
     assert plan(now + 59, now + 59, at_once=True) is None  # The tick itself comes.
 
 
-@pytest.mark.parametrize("until", [{}, {"watched_until": {"S": "?"}}], ids=["gone", "a text"])
-def test_wake_up_whose_item_cannot_be_read_leaves_its_work_to_tick(wakes, until):
-    item = {**control_key("RATE#OUTSTANDING"), "watched_from": {"N": "7"}, **until}
-    wakes.client.put_item(TableName=wakes.table, Item=item)
-
-    assert wakes.begin(7, 8.0) is None
-
-
-def test_earlier_wake_replaces_later(plan, wakes):
-    now = time.time()
-    later, earlier = plan(now + 20, now), plan(now + 5, now)
-
-    assert wakes.begin(later, now + 20) is None
-    assert wakes.begin(earlier, now + 5) == now + 5 + LOOKED_FOR
-
-
 @pytest.mark.parametrize(
     ("due_in", "ticked_ago", "is_planned"),
     [
@@ -126,25 +104,6 @@ def test_next_tick_in_time_needs_no_wake(plan, services, due_in, ticked_ago, is_
     assert (plan(now + due_in, now) is not None) is is_planned
 
 
-@pytest.mark.parametrize(("until", "is_planned"), [(52, False), (4, True)])
-def test_nobody_is_woken_while_tick_looks(plan, services, until, is_planned):
-    now = time.time()
-    services.budget.note_outstanding(1, (), now, now + until)
-
-    assert (plan(now + 5, now) is not None) is is_planned
-
-
-@pytest.mark.parametrize(("own", "is_planned"), [(0, True), (-1, False)], ids=["itself", "another"])
-def test_who_looks_is_replaced_by_itself(plan, wakes, services, own, is_planned):
-    now = time.time()
-    services.budget.note_outstanding(1, (), now, now + 52)
-
-    planned = plan(now + 20, now, instead_of=now + own)
-
-    assert (planned is not None) is is_planned
-    assert plan(now + 10, now) == (math.ceil(now + 10) if is_planned else None)
-
-
 @pytest.mark.parametrize(("due_in", "delay"), [(0, 0), (4.2, 4), (5, 5)])
 def test_message_of_wake_up_is_delayed_until_due(services, world, due_in, delay):
     world.wakes = True
@@ -160,54 +119,12 @@ def test_message_of_wake_up_is_delayed_until_due(services, world, due_in, delay)
     assert json.loads(entry["MessageBody"]) == {"do": "wake", "at": planned, "hops": 1}
 
 
-def test_whoever_looks_no_longer_is_replaced(plan, wakes):
-    now = time.time()
-    planned = plan(now, now)
-    assert plan(now + 3, now) is None
-
-    wakes.end(planned, now + 2)
-
-    assert plan(now + 3, now) is not None
-    wakes.end(planned, now + 3)
-    assert plan(now + 4, now) is None
-
-
-def test_tick_takes_place_of_planned_wake_up(plan, wakes, services):
-    now = time.time()
-    planned = plan(now + 5, now)
-    services.budget.note_outstanding(1, (), now + 2, now + 54)
-
-    assert wakes.begin(planned, now + 5) is None
-
-
-def test_wake_up_ends_at_next_tick(plan, wakes, services):
-    now = time.time()
-    services.budget.note_outstanding(1, (), now - 20, now - 20)
-
-    assert wakes.begin(plan(now + 5, now), now + 6) == pytest.approx(now + 40)
-
-
 # ── what an invocation leaves due ─────────────────────────────────────────────────────────────────
 
 
 def item(number, due_at, work="v2#poll"):
     held = {"due_at": {"N": str(due_at)}, "work": {"S": work}} if due_at else {}
     return {"pk": {"S": "JOB#a"}, "sk": {"S": f"BATCH#{number}"}, **held}
-
-
-def test_earliest_time_without_message_counts():
-    left = LeftDue()
-    for number, due_at in (("1", 50), ("2", 20), ("3", 30), ("4", 10), ("5", 5)):
-        left.note(item(number, due_at), {"due_at"})
-    left.cover("a", "4")
-    left.note(item("2", None), {"due_at"})
-    left.note(item("5", 5, "v2#routine"), {"due_at"})
-    left.note(item("6", 1), {"wait"})
-    left.look(40, "a", "7")
-
-    assert left.earliest() == 30
-    left.look(60, "a", "3")
-    assert left.earliest() == 40  # It was set aside.
 
 
 def test_end_of_chain_of_messages_sends_nothing(services, world):
@@ -221,103 +138,6 @@ def test_end_of_chain_of_messages_sends_nothing(services, world):
     assert sent(MAX_HOPS) == []
     assert sent(MAX_HOPS - 1) == [("poll", MAX_HOPS)]  # A wake-up could send nothing.
     assert sorted(sent(MAX_HOPS - 2)) == [("poll", MAX_HOPS - 1), ("wake", MAX_HOPS - 1)]
-
-
-@pytest.mark.parametrize(("hops", "sent"), [(MAX_HOPS - 1, 1), (MAX_HOPS, 0)])
-def test_wake_up_postpones_only_what_it_sends(services, wakes, world, hops, sent):
-    """The message of the only batch is lost; a wake-up finds it due."""
-    world.wakes = True
-    world.upload_records("a.jsonl", [{"text": "hello"}], model=BGE)
-    world.deliver("UploadQueue")
-    world.sqs.purge_queue(QueueUrl=world.queues["SubmitQueue"])
-    world.pass_time(61)
-    before, now = world.item("BATCH"), time.time()
-    message = WakeMessage(wakes.plan(now, now), hops=hops)
-
-    process_message(Invocation(services, now + 150), msgspec.json.encode(message).decode())
-
-    assert len(messages(world, "SubmitQueue")) == sent
-    assert (world.item("BATCH")["due_at"] != before["due_at"]) is bool(sent)
-
-
-def test_wake_up_that_cannot_be_planned_fails_nothing(services, world, monkeypatch):
-    def fail(*_, **_named):
-        raise StorageError("no table")
-
-    monkeypatch.setattr(Wakes, "plan", fail)
-    with services.called_by_message(3) as own:
-        own.left.note(item("1", 5), {"due_at"})
-
-    assert messages(world) == []
-
-
-def test_message_that_fails_wakes_for_what_it_left(services, world):
-    world.wakes = True
-
-    def fail():
-        with services.called_by_message(3) as own:
-            own.left.note(item("1", time.time() + 5), {"due_at"})
-            raise StorageError("no table")
-
-    with pytest.raises(StorageError):
-        fail()
-    assert [one["do"] for one in messages(world)] == ["wake"]
-
-
-# ── the whole path ────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-def idle(world, monkeypatch):
-    """An idle stack: its last tick was 10 s ago."""
-    services = functions.poll.handler.services()
-
-    def sleep(seconds):
-        world.traveller.shift(seconds)
-        role, world.permissions.role = world.permissions.role, ""
-        world.deliver("SubmitQueue")
-        world.permissions.role = role
-
-    monkeypatch.setattr(
-        functions.poll.handler, "services", lambda: dataclasses.replace(services, sleep=sleep)
-    )
-    world.tick()
-    world.pass_time(10)
-    world.wakes = True
-    return world
-
-
-def test_refused_permit_is_asked_for_without_tick(idle, services, api):
-    services.budget.call(
-        "put_item",
-        Item={**control_key("RATE"), "filled_at": {"N": str(int((time.time() + 31) * 1000))}},
-    )
-    dropped = time.time()
-    idle.upload_records("a.jsonl", [{"text": "hello"}], model=BGE)
-
-    while not api.accepted and time.time() < dropped + 45:
-        idle.deliver_all()
-        idle.pass_time(1)
-
-    assert api.accepted[0]["time"] - dropped <= 12
-    assert idle.ticks == 1
-
-
-def test_lost_wake_up_leaves_its_work_to_tick(idle, services, api):
-    services.budget.call(
-        "put_item",
-        Item={**control_key("RATE"), "filled_at": {"N": str(int((time.time() + 31) * 1000))}},
-    )
-    idle.upload_records("a.jsonl", [{"text": "hello"}], model=BGE)
-    idle.deliver("UploadQueue")
-    idle.deliver("SubmitQueue")
-    idle.sqs.purge_queue(QueueUrl=idle.queues["PollQueue"])
-    idle.pass_time(50)
-
-    idle.tick()
-    idle.deliver("SubmitQueue")
-
-    assert len(api.accepted) == 1
 
 
 # ── the times of polls are learned: on the whole path, from one job to the next ───────────────────
@@ -346,26 +166,6 @@ def test_slot_that_holds_something_else_is_not_fault(world, kind):
     key = {"pk": {"S": CONTROL_PK}, "sk": {"S": f"RATE#TIMES#{M2M}"}}
     world.dynamodb.put_item(TableName="ledger", Item={**key, "b99": kind})
     run_job(world)
-
-
-def test_process_learns_model_from_first_answer(world):
-    services = functions.submit.handler.services()
-    now = time.time()
-    assert services.times.first_poll(M2M, "00000009", now) >= UNKNOWN_POLL
-
-    services.times.note(M2M, 0.0, 6.0, now)
-
-    assert services.times.first_poll(M2M, "00000009", now + 1) < UNKNOWN_POLL / 2
-
-
-@pytest.mark.parametrize(("calls", "least"), [(4, 30.0), (20, 6.0)])
-def test_no_poll_comes_sooner_than_call_for_it(start, calls, least):
-    start(API_CALLS_PER_MINUTE=calls)
-    services, now = functions.submit.handler.services(), time.time()
-    services.times.note(M2M, 0.0, 0.7, now)
-
-    assert services.times.first_poll(M2M, "00000000", now + 1) == least
-    assert services.times.next_poll(M2M, 1.0, now + 1) == least
 
 
 @pytest.mark.parametrize("seconds", [2, 8, 25])

@@ -13,7 +13,7 @@ from shared.aws.object_store import ObjectStore
 from shared.ledger import Ledger
 from shared.models import DueKind
 from shared.retry import MAX_CLAIMS
-from tests.support.aws.resources import BUCKET, TABLE
+from tests.support.aws.resources import BUCKET
 from tests.support.journeys.deaths import DiedError
 from tests.support.translations import M2M
 
@@ -182,38 +182,6 @@ def test_undeleted_page_is_retried_then_given_up(world):
     assert len(tries) == MAX_CLAIMS
     assert world.item()["state"]["S"] == "completed"
     assert staged(world)
-
-
-def test_objects_of_an_unreadable_job_are_deleted(world):
-    finish(world)
-    world.dynamodb.update_item(
-        TableName=TABLE,
-        Key={"pk": world.item()["pk"], "sk": {"S": "META"}},
-        UpdateExpression="SET created_at = :wrong",
-        ExpressionAttributeValues={":wrong": {"S": "?"}},
-    )
-    world.pass_time(CLEAN_AFTER_SECONDS)
-    world.tick()
-
-    assert "due_at" not in world.item()
-    assert staged(world) == []
-
-
-def test_jobs_that_cannot_be_claimed_hold_up_no_other(world, monkeypatch):
-    finish(world)
-    real, good = Ledger.set_aside, world.item()
-    monkeypatch.setattr(
-        Ledger,
-        "set_aside",
-        lambda self, due, *more: 1 / 0 if len(due.job_id) == 1 else real(self, due, *more),
-    )
-    for number in range(4):
-        bad = {**good, "pk": {"S": f"JOB#{number}"}, "job_id": {"S": f"{number}"}}
-        world.dynamodb.put_item(TableName=TABLE, Item={**bad, "due_at": {"N": f"{number}"}})
-    world.pass_time(CLEAN_AFTER_SECONDS)
-    world.tick()
-
-    assert staged(world) == []
 
 
 def test_outdated_index_deletes_nothing(world):

@@ -3,18 +3,9 @@
 None waits for turns.
 """
 
-import json
-
 import pytest
 
-from dropbatch.core.names import JobState
-from functions.poll.collect import _write_part
-from functions.poll.result_lines import unwritten_lines, unwritten_part
 from local.workers_ai import Fault
-from shared import keys
-from shared.bootstrap import services
-from shared.staged_batch import decode_index
-from tests.support.journeys.world import BUCKET
 from tests.support.translations import M2M, codes, greetings
 
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -42,18 +33,6 @@ def minutes_to_the_end(world, at_most=60):
 # ── without a turn ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_job_past_deadline_polls_accepted_once_more(slow, api):
-    """What was not accepted ends."""
-    api.inject(Fault(kind="stuck", seconds=86_400, times=0))
-    upload(slow, **{"deadline-hours": "0.1"})
-
-    assert minutes_to_the_end(slow) <= 6 + 5
-    assert codes(slow) == ["expired"] * MANY
-    assert 0 < len(api.accepted) < 10
-    assert (slow.manifest()["state"], slow.manifest()["error"]) == ("completed", None)
-    assert len(slow.lines("retry.jsonl")) == MANY
-
-
 @pytest.mark.parametrize(("count", "refused_at", "over_by"), [(4, 2, 63), (1, 55, 78)])
 @pytest.mark.parametrize(
     ("code", "status"), [(10000, 401), (0, 429)], ids=["refused token", "rate limit"]
@@ -74,13 +53,6 @@ def test_deadline_waits_a_quarter_of_an_hour_for_refused_polls(
     assert max(60, refused_at + 15) <= (world.now() - began) / 60 <= over_by
     assert codes(world) == ["expired"] * count
     assert len(api.accepted) == count
-
-
-def test_answers_there_at_deadline_are_collected(slow, api):
-    upload(slow, **{"deadline-hours": "0.1"})
-
-    assert minutes_to_the_end(slow) <= 6 + 5
-    assert slow.manifest()["counts"]["succeeded"] == len(api.accepted) > 0
 
 
 def test_job_whose_model_is_unknown_is_over_at_once(slow, api):
@@ -146,67 +118,6 @@ def test_batches_end_without_byte_of_their_bodies(start):
     ]
 
 
-FILES = {
-    "native": (
-        "a.jsonl",
-        '{"text":"b","external_reference":"r\u2028"}\n{broken\n{"text":"\\ud83d"}\n{"text":"c"}\n',
-    ),
-    "document": ("a.json", '{"requests": [{"text" : "b"},\n 7, {"text":"c"}]}'),
-    "openai": (
-        "a.jsonl",
-        '{"custom_id":"r","method":"POST","url":"/v1/embeddings","body":{"model":"x","input":"b"}}\n{"custom_id":"s"}\n',
-    ),
-    "table": ("a.csv", "id,text\nr,b\ns,c\n"),
-    "nothing unreadable": ("a.jsonl", '{"text":"a","external_reference":"r"}\n{"text":"b"}\n'),
-}
-
-
-@pytest.mark.parametrize("form", FILES)
-def test_unwritten_lines_equal_those_of_part(start, form):
-    name, body = FILES[form]
-    world = start()
-    world.upload(name, body, model=BGE, **{"max-cost": "0.00000000001"})
-    world.settle(minutes=5)
-    built = services()
-    job, batch = built.ledger.job(world.job_id()), built.ledger.batch(world.job_id(), "00000000")
-    rows = decode_index(built.store.get(keys.staged(job.job_id, batch.number), batch.index_offset))
-    part, failed = _write_part(built, job, batch, rows, None)
-
-    joined = [
-        b"".join(unwritten_lines(built, job, [batch], kind))
-        for kind in ("output", "errors", "retry")
-    ]
-    assert batch.part.key == ""
-    assert b"".join(joined) == built.store.get(part.key)
-    assert list(map(len, joined)) == [part.output, part.errors, part.retry]
-    assert unwritten_part(built, job, batch)[1] == failed
-    assert (batch.part.retry_lines, batch.part.failed) == (part.retry_lines, part.failed)
-    assert batch.part.output >= part.output > 0
-    assert batch.part.retry > 0
-
-
-# ── split ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_visit_while_reading_keeps_lease_and_claims(start, monkeypatch):
-    monkeypatch.setattr("functions.submit.read.TURN_SECONDS", -1.0)
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    world.upload_records("a.jsonl", greetings(5), model=M2M)
-    world.deliver("UploadQueue", most=2)  # S3's test event, and one turn of one batch.
-    world.deliver("SubmitQueue")
-    world.pass_time(45)
-    world.tick()  # The batch is sent to be polled, and its job to be read on.
-    seen = world.item()
-    assert seen["state"]["S"] == JobState.SPLITTING
-    world.deliver("PollQueue")
-
-    found = world.item()
-    changed = {name for name in found if found[name] != seen.get(name)}
-    assert changed <= {"status"}
-    assert world.status()["counts"]["succeeded"] == 1
-    assert float(found["status"]["M"]["at"]["N"]) == pytest.approx(world.now(), abs=60)
-
-
 # ── at once ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -235,18 +146,3 @@ def test_upload_without_submits_is_over_without_tick(start, path, body, metadata
     assert code is None or manifest["error"]["message"].endswith(".")
     assert world.now() - began < 5
     assert world.ticks == 0
-
-
-def test_status_always_has_error_or_null(start, api):
-    world = start()
-    world.upload_records("a.jsonl", greetings(2), model=M2M)
-    world.deliver("UploadQueue")
-    assert world.status()["error"] is None
-    world.settle(minutes=5)
-    assert world.status()["error"] is None
-
-    keys = [key for key in world.objects() if key.endswith("status.json")]
-    assert all(
-        "error" in json.loads(world.s3.get_object(Bucket=BUCKET, Key=key)["Body"].read())
-        for key in keys
-    )

@@ -15,8 +15,6 @@ from tests.support.translations import M2M, referenced
 GPT = "@cf/openai/gpt-oss-120b"
 KIMI = "@cf/moonshotai/kimi-k2.6"
 INPUTS = [{"input": "Why is the sky blue? " * 20} for _ in range(3)]
-FAILS_TOGETHER = Fault(kind="batch_fails", contains="},{", times=0, code=3030)
-"""Batches of several records fail after they were accepted."""
 CHATS = [
     {"messages": [{"role": "user", "content": "Why is the sky blue? " * 20}]} for _ in range(3)
 ]
@@ -86,48 +84,3 @@ def test_batch_that_expires_costs_each_submit(start, api):
     cost = world.manifest()["cost"]
     assert (cost["estimated"], cost["uncollected_batches"]) == (True, len(api.accepted))
     assert Decimal(cost["amount"]) > 0
-
-
-def test_batch_answered_at_its_second_submit_costs_both(start, api):
-    api.inject(Fault(kind="stuck"))
-    world = start(BATCH_DEADLINE_HOURS=1)
-    world.upload_records("a.jsonl", referenced(5), model=M2M)
-
-    world.settle(minutes=300)
-
-    usage, cost = world.manifest()["usage"], world.manifest()["cost"]
-    assert (cost["estimated"], cost["uncollected_batches"]) == (True, 1)
-    assert amount(world) > Decimal(
-        exact(M2M, Tokens(usage["prompt_tokens"], usage["completion_tokens"]))
-    )
-
-
-def test_batch_that_failed_after_acceptance_costs_beside_its_pieces(start, api):
-    """The first submit is never answered, and the second fails; each record is then sent alone."""
-    api.inject(Fault(kind="stuck"), FAILS_TOGETHER)
-    world = start(BATCH_DEADLINE_HOURS=1)
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=300)
-
-    usage, cost = world.manifest()["usage"], world.manifest()["cost"]
-    assert world.manifest()["counts"]["succeeded"] == len(world.manifest()["batches"]) == 3
-    assert (cost["estimated"], cost["uncollected_batches"]) == (True, 1)
-    assert amount(world) > Decimal(
-        exact(M2M, Tokens(usage["prompt_tokens"], usage["completion_tokens"]))
-    )
-
-
-@pytest.mark.parametrize(
-    ("kind", "member"),
-    [("accept_then_reset", "unknowable_submits"), ("accept_then_error", "unknowable_submits")],
-)
-def test_submits_before_a_division_are_counted(start, api, kind, member):
-    api.inject(Fault(kind=kind, on="submit"), FAILS_TOGETHER)
-    world = start()
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=60)
-
-    assert len(world.manifest()["batches"]) == 3
-    assert world.manifest()[member] == 1

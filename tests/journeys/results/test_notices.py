@@ -84,18 +84,6 @@ def test_event_of_job_has_counts_and_files(world, api):
     assert event["detail"]["source"]["version"] == version
 
 
-def test_failed_jobs_event_says_what_to_do(world):
-    world.upload_records("a.jsonl", GREETINGS)
-    world.settle()
-
-    (event,) = world.notices()
-
-    assert event["detail"]["state"] == "failed"
-    assert event["detail"]["error"]["code"] == "no_model"
-    assert "the option model" in event["detail"]["error"]["message"]
-    assert set(event["detail"]["results"]) == {"bucket", "manifest"}
-
-
 @pytest.mark.parametrize("answer", [down, refused])
 def test_untaken_notice_is_repeated(world, event_bus, answer):
     event_bus += [answer(), answer(), answer()]

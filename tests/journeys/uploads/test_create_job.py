@@ -56,23 +56,6 @@ def test_too_old_event_is_refused(services, put):
     assert create_job(services, put(MAX_EVENT_AGE_SECONDS + 1)) is None
 
 
-@pytest.mark.parametrize("key", ["results/a.jsonl", "inbox/", "control/stack"])
-def test_other_object_makes_no_job(services, world, key):
-    world.s3.put_object(Bucket=BUCKET, Key=key, Body=b"{}\n")
-
-    assert create_job(services, ObjectCreated(BUCKET, key, "", None)) is None
-
-
-def test_event_whose_job_is_over_finds_nothing_to_do(services, put, world):
-    event = put()
-    job = create_job(services, event)
-    over = services.ledger.end_split(job, 0, None, services.now())
-    finalizing = services.ledger.release_job(over, services.now(), state=JobState.FINALIZING)
-    services.ledger.end_job(finalizing, JobState.COMPLETED, services.now(), services.now())
-
-    assert create_job(services, event) is None
-
-
 def test_event_of_finished_job_makes_no_second(services, put, world):
     event = put(key=KEY)
     job = create_job(services, event)
@@ -102,23 +85,6 @@ def test_job_whose_creation_was_not_answered_is_due_soon(services, put, monkeypa
     assert services.ledger.job(job.job_id) == replace(
         job, lease_until=0.0, due_at=services.now() + 2, claims=0
     )
-
-
-def test_upload_whose_id_another_one_has_gets_next(services, put, monkeypatch):
-    event = put()
-    job = create_job(services, event)
-    real = type(services.ledger).job
-    other = replace(job, upload=replace(job.upload, etag="another"))
-    monkeypatch.setattr(
-        type(services.ledger),
-        "job",
-        lambda at, job_id: other if job_id == job.job_id else real(at, job_id),
-    )
-
-    second = create_job(services, event)
-
-    assert second.job_id != job.job_id
-    assert second.upload == job.upload
 
 
 def test_upload_without_free_id_has_no_job(services, put, monkeypatch, caplog):
@@ -154,28 +120,6 @@ def test_batch_size_is_as_set_and_fits_reply(start, monkeypatch, setting, per_re
     job = create_job(functions.submit.handler.services(), ObjectCreated(BUCKET, KEY, version, None))
 
     assert (job.plan.max_requests, job.plan.first_requests) == (most, first)
-
-
-@pytest.mark.parametrize(
-    ("metadata", "deadline", "tags", "tokens"),
-    [
-        ({}, None, {}, 0),
-        (
-            {"deadline-hours": "5", "tags": '{"team": "a"}', "output-tokens": "70"},
-            5 * 3_600,
-            {"team": "a"},
-            70,
-        ),
-    ],
-)
-def test_job_holds_its_deadline_its_tags_and_its_tokens(
-    services, put, metadata, deadline, tags, tokens
-):
-    job = create_job(services, put(**metadata))
-
-    assert job.deadline_at == (None if deadline is None else services.now() + deadline)
-    assert job.tags == tags
-    assert job.output_tokens == tokens
 
 
 def test_upload_whose_retried_job_the_table_refuses_to_read_is_tried_again(
@@ -277,36 +221,6 @@ def test_batch_beyond_highest_cost_is_not_submitted(start, api, written):
     )
 
 
-LARGE = "@cf/baai/bge-large-en-v1.5"
-OPENAI = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"input": "hello"}}
-
-
-@pytest.mark.parametrize(
-    ("records", "metadata", "model"),
-    [
-        ([{"text": "hello"}], {}, BGE),
-        ([{"text": "hello", "target_lang": "es"}], {"model": M2M}, M2M),
-        ([OPENAI], {}, BGE),
-        ([{**OPENAI, "body": {"input": "hello", "model": LARGE}}], {}, LARGE),
-        ([{**OPENAI, "body": {"input": "hello", "model": LARGE}}], {"model": BGE}, BGE),
-    ],
-    ids=[
-        "the default",
-        "its own",
-        "the default in another format",
-        "the file's",
-        "its own before the file's",
-    ],
-)
-def test_options_of_job_hold_its_model(start, records, metadata, model):
-    world = start(DEFAULT_MODEL=BGE)
-    world.upload_records("a.jsonl", records, **metadata)
-    world.settle()
-
-    assert world.manifest()["model"] == model
-    assert json.loads(world.read(f"{world.only_folder()}/options.json"))["model"] == model
-
-
 # ── uploads that change under our feet ────────────────────────────────────────────────────────────
 
 
@@ -361,52 +275,6 @@ def test_upload_overwritten_while_read_is_two_jobs(world, key):
         first,
         second,
     ]
-    assert {one["state"] for one in world.manifests().values()} == {"completed"}
-
-
-def test_version_deleted_while_read_is_reported(world, api):
-    version = begin(world, "a.jsonl")
-    assert len(api.accepted) == 1
-    world.s3.delete_object(Bucket=BUCKET, Key="inbox/a.jsonl", VersionId=version)
-
-    world.settle()
-
-    manifest = world.manifest()
-    assert (manifest["state"], manifest["error"]["code"]) == ("failed", "source_gone")
-    assert manifest["counts"] == {"total": 2, "succeeded": 2, "failed": 0}
-    assert is_right(world, world.only_folder(), "hello", 2)
-    assert len(api.accepted) == 1
-
-
-def test_upload_overwritten_without_versions_is_reported(world):
-    world.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Suspended"})
-    begin(world, "a.jsonl")
-    world.pass_time(5)
-    world.upload_records("a.jsonl", greetings(4, "bye"), model=M2M)
-
-    world.settle()
-
-    failed, completed = sorted(
-        world.manifests().items(), key=lambda one: one[1]["state"], reverse=True
-    )
-    assert (failed[1]["state"], failed[1]["error"]["code"]) == ("failed", "source_gone")
-    assert "overwritten" in failed[1]["error"]["message"]
-    assert is_right(world, failed[0], "hello", 2)
-    assert completed[1]["state"] == "completed"
-    assert is_right(world, completed[0], "bye", 4)
-
-
-def test_restored_version_is_a_new_job(world, api):
-    first = begin(world, "a.jsonl")
-    world.upload_records("a.jsonl", greetings(2, "bye"), model=M2M)
-    world.settle()
-    world.pass_time(60)
-    source = {"Bucket": BUCKET, "Key": "inbox/a.jsonl", "VersionId": first}
-    world.s3.copy_object(Bucket=BUCKET, Key="inbox/a.jsonl", CopySource=source)
-
-    world.settle(until=lambda: len(world.manifests()) == 3 and world.all_over())
-
-    assert len(api.accepted) == 3 + 1 + 3
     assert {one["state"] for one in world.manifests().values()} == {"completed"}
 
 

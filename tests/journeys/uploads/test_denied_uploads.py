@@ -110,34 +110,6 @@ def test_denied_upload_is_shown_at_once_and_read_when_allowed(world, refuse, den
     assert world.status()["waiting_for"] is None
 
 
-def test_upload_denied_for_a_day_ends_so(world, refuse):
-    refuse(*DENIALS["kms denied"])
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    pass_hours(world, 23)
-    assert world.manifests() == {}
-
-    pass_hours(world, 3)
-    error = world.manifest()["error"]
-    assert (world.manifest()["state"], error["code"]) == ("failed", "upload_denied")
-    assert KMS in error["message"]
-    assert dead_letters(world) == []
-
-
-def test_deadline_comes_while_upload_is_denied(world, refuse):
-    """It took a day."""
-    refuse(*DENIALS["kms disabled"])
-    world.upload_records("a.jsonl", greetings(3), model=M2M, **{"deadline-hours": "1"})
-    pass_hours(world, 0.9, step=MINUTE)
-    assert world.manifests() == {}
-
-    pass_hours(world, 0.2, step=MINUTE)
-
-    assert (world.manifest()["state"], world.manifest()["error"]["code"]) == (
-        "failed",
-        "upload_denied",
-    )
-
-
 # ── nothing may be known ──────────────────────────────────────────────────────────────────────────
 
 
@@ -279,32 +251,3 @@ def test_denied_options_end_upload_at_once(world, refuse, operation):
     error = world.manifest()["error"]
     assert error["code"] == "bad_options"
     assert "inbox/_options.json" in error["message"]
-
-
-@pytest.mark.parametrize("operation", ["HeadObject", "GetObject"])
-@pytest.mark.parametrize("name", ["stack", "job"])
-def test_denied_command_delays_no_job(world, refuse, name, operation, caplog):
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.deliver("UploadQueue")
-    world.control("stack" if name == "stack" else world.job_id(), "pause")
-    refuse(operation, "AccessDenied", KMS, 403, prefix="control/")
-    world.settle(minutes=5)
-
-    assert all_good(world, 3)
-    assert not [one for one in caplog.records if one.levelname == "ERROR"]
-
-
-def test_command_is_carried_out_once_it_can_be_read(world, refuse, api):
-    """HEAD is allowed, and GET is not: the command was noted as done, and forgotten."""
-    api.switch(latency=2 * HOUR)
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.deliver_all()
-    refuse(*DENIALS["kms disabled"], prefix="control/")
-    world.control(world.job_id(), "cancel now")
-    pass_hours(world, 0.1, step=MINUTE)
-    assert world.status()["state"] == "in_progress"
-
-    refuse()
-    pass_hours(world, 0.5, step=MINUTE)
-
-    assert world.status()["state"] == "cancelled"

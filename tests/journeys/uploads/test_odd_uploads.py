@@ -3,15 +3,10 @@
 import json
 from urllib.parse import quote
 
-import msgspec
 import pytest
 
 from dropbatch.core.names import MAX_KEY_BYTES, MAX_PATH_BYTES
-from functions.poll.running_sha256 import RunningSha256
-from shared.models import JobTotals, ResultFileProgress
-from shared.workers_ai.usage import Usage
 from tests.support.aws.resources import BUCKET, TABLE
-from tests.support.aws.s3_limits import MAX_METADATA_BYTES
 from tests.support.translations import M2M
 
 # ── records without an input ──────────────────────────────────────────────────────────────────────
@@ -103,24 +98,6 @@ def test_longest_key_of_upload_ends_path_too_long(world, name):
     assert world.manifest()["error"]["code"] == "path_too_long"
 
 
-def test_progress_fits_metadata_of_segment():
-    digest = RunningSha256("", b"")
-    digest.update(b"x" * 1_000)
-    joined = ResultFileProgress("99999999.f.f.f.f.f", *[10**15] * 6, sha=digest.state(), upload="")
-    sums = JobTotals(
-        *[10**15] * 5,
-        usage=Usage(10**15, 10**15, 10**15),
-        unmetered_size=10**15,
-        unmetered_records=10**15,
-        uncollected=10**15,
-        unknowable=10**15,
-        estimated=10**15,
-        answered=10**15,
-    )
-
-    assert len(b"progress" + msgspec.json.encode((joined, sums))) < MAX_METADATA_BYTES
-
-
 # ── which job it names, and where its options come from ───────────────────────────────────────────
 
 
@@ -174,14 +151,6 @@ def test_options_are_own_then_those_of_first_job(world, parent, path):
     assert json.loads(world.read(records(world)[0]))["joined_by"] == "line"
 
 
-def test_job_is_found_after_its_item_has_expired(world, parent):
-    world.dynamodb.delete_item(TableName=TABLE, Key=job_key(parent))
-    again = try_again(world, parent, **{"retry-of": parent.rpartition("/")[2]})
-
-    assert options_of(world, again)["tags"] == {"of": "parent"}
-    assert records(world) == [f"{parent}/retries/{world.manifest(again)['job_id']}.json"]
-
-
 def test_retry_needs_options_of_first_job(world, api, parent):
     """Without them it would send other requests than those that failed."""
     world.s3.delete_object(Bucket=BUCKET, Key=f"{parent}/options.json")
@@ -225,36 +194,3 @@ def test_retry_of_no_job_is_ignored(world, parent, named):
     assert options_of(world, again)["tags"] == {"of": "folder"}
     new = [key for key in world.objects() if key not in before]
     assert all(key.startswith((f"{again}/", "results/_jobs/")) for key in new)
-
-
-CHAT = {"url": "/v1/embeddings", "body": {"model": BGE, "input": "hello"}}
-UNNAMED = json.dumps({"body": CHAT["body"]})
-"""A record that an OpenAI batch file may not have, and that by itself looks like a native one."""
-
-
-@pytest.fixture
-def openai_parent(world):
-    """The folder of a job that is over, whose first record had no `custom_id`."""
-    world.upload(
-        "a.jsonl", f"{UNNAMED}\n{json.dumps({'custom_id': 'b', **CHAT})}\n", tags='{"of":"parent"}'
-    )
-    world.settle()
-    return world.only_folder()
-
-
-def drop_retry(world, parent, path="a.retry.jsonl", **metadata):
-    """Upload the unnamed record as a retry of a job."""
-    return try_again(
-        world, parent, path, f"{UNNAMED}\n", **{"retry-of": parent.rpartition("/")[2]}, **metadata
-    )
-
-
-def test_retry_is_not_recognized_anew(world, api, openai_parent):
-    submits = len(api.accepted)
-    again = drop_retry(world, openai_parent)
-
-    manifest = world.manifest(again)
-    assert (manifest["format"], manifest["model"], manifest["error"]) == ("openai", BGE, None)
-    assert manifest["counts"] == {"total": 1, "succeeded": 0, "failed": 1}
-    assert json.loads(world.read(f"{again}/errors.jsonl"))["error"]["code"] == "bad_record"
-    assert len(api.accepted) == submits

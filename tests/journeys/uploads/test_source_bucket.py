@@ -78,19 +78,6 @@ def test_source_object_is_answered_under_its_key(sourced, versions):
     assert ("ReadUploads", "s3:GetObjectVersion") not in used
 
 
-def test_other_keys_of_source_bucket_are_not_uploads(sourced):
-    world = sourced()
-    upload(world, "exports/else.jsonl")
-    upload(world, f"{PREFIX}_SUCCESS")
-    upload(world, f"{PREFIX}folder/")
-    world.deliver_all()
-
-    assert world.items() == []
-    assert {grant.sid for grant in world.permissions.used["SubmitRole"]} <= {
-        "HaveMessagesOfDeadFunctionsBackSoon"
-    }
-
-
 @pytest.mark.parametrize(
     ("bucket", "key"), [(SOURCE, "exports/else.jsonl"), ("other-exports", f"{PREFIX}a.jsonl")]
 )

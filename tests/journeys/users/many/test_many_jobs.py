@@ -5,7 +5,6 @@ import json
 
 import botocore.client
 import pytest
-from botocore.exceptions import ClientError
 
 import dropbatch
 from dropbatch.client import wait as waiting
@@ -156,25 +155,6 @@ def test_verb_of_many_goes_on_after_one_that_means_no_job(few, tmp_path, monkeyp
         with subtests.test(verb, all="missing"):
             done = few.run(verb, NO_JOB, NO_JOB[:-1] + "1")
             assert (done.code, done.out, done.err.count("There is no job ")) == (5, "", 2)
-
-
-def test_verb_of_many_goes_on_after_a_job_that_aws_denies(few, tmp_path, monkeypatch, subtests):
-    """Of the first of three jobs, in whatever it reads."""
-    real = botocore.client.BaseClient._make_api_call
-
-    def call(client, operation, arguments):
-        if "results/reviews/00.jsonl/" in arguments.get("Key", ""):
-            raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, operation)
-        return real(client, operation, arguments)
-
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
-    monkeypatch.chdir(tmp_path)
-    for verb in VERBS:
-        with subtests.test(verb):
-            done = few.run(verb, "reviews/00.jsonl", "reviews/01.jsonl", "reviews/02.jsonl")
-            assert (done.code, "AWS denied" in done.out + done.err) == (4, True)
-            shown = [line for line in done.out.splitlines() if "denied" not in line]
-            assert len(shown) == (1 if verb == "retry" else 2)
 
 
 # ── calls ─────────────────────────────────────────────────────────────────────────────────────────
