@@ -8,13 +8,11 @@ import msgspec
 import pytest
 
 import functions.poll.commands
-from dropbatch.core.names import JobState, controlled_job, job_control
-from dropbatch.core.plan import SplitPlan
+from dropbatch.core.names import JobState
 from functions.poll.commands import (
     MAX_HELD_SECONDS,
     end_long_hold,
     follow_stack_control,
-    is_open,
     watch_stack_control,
 )
 from functions.poll.handler import process_message
@@ -26,10 +24,9 @@ from shared.job_control import (
     Command,
     controlled,
     follow_job_control,
-    obey,
     read_command,
 )
-from shared.models import CANCEL, CANCEL_NOW, ErrorDetail, Job, JobControl, Upload
+from shared.models import CANCEL, JobControl
 from shared.pacing.breaker import Controls, Pause, PauseReason, Permit, Rate, StackControl
 from tests.support.doubles.ledger_items import JOB, T
 
@@ -37,7 +34,6 @@ from tests.support.doubles.ledger_items import JOB, T
 
 
 NOW = 1_000.0
-JOB_ID = "20261121T093000Z-5f3a9c1e"
 FREE = JobControl()
 PAUSED = JobControl("v1", held_since=500.0)
 RESUMED = JobControl("v1", resumed_at=600.0)
@@ -69,44 +65,6 @@ CANCELLED_NOW = JobControl("v1", cancelled="cancel now")
 )
 def test_command_changes_what_it_may(before, word, changes):
     assert controlled(before, Command(word, "v2"), NOW) == replace(before, version="v2", **changes)
-
-
-@pytest.mark.parametrize(
-    ("error", "control", "state"),
-    [
-        (None, None, JobState.COMPLETED),
-        (None, PAUSED, JobState.COMPLETED),
-        (None, CANCELLED, JobState.CANCELLED),
-        (ErrorDetail("unknown_model", "no such model"), CANCELLED, JobState.FAILED),
-        (ErrorDetail("unknown_model", "no such model"), None, JobState.FAILED),
-    ],
-)
-def test_job_ends_cancelled_if_it_has_no_error(error, control, state):
-    job = Job(
-        job_id=JOB_ID,
-        state=JobState.FINALIZING,
-        upload=Upload("b", "inbox/a", "v", "e", 1),
-        plan=SplitPlan("m", 1, 1, "a"),
-        created_at=0.0,
-        error=error,
-        control=control,
-    )
-    assert job.final_state is state
-
-
-@pytest.mark.parametrize(
-    ("key", "job_id"),
-    [
-        (job_control(JOB_ID), JOB_ID),
-        ("control/jobs/", None),
-        (f"control/jobs/{JOB_ID}/x", None),
-        (f"control/{JOB_ID}", None),
-        ("control/stack", None),
-        (f"inbox/control/jobs/{JOB_ID}", None),
-    ],
-)
-def test_key_names_one_job_or_none(key, job_id):
-    assert controlled_job(key) == job_id
 
 
 # ── how commands are carried out ──────────────────────────────────────────────────────────────────
@@ -221,25 +179,6 @@ def test_command_is_words_of_short_object(body, word):
     assert commands.reads == (len(body) <= MAX_COMMAND_BYTES)
 
 
-@pytest.mark.parametrize(
-    ("bodies", "known"),
-    [([], ""), ([b"run"], "version etag1")],
-    ids=["no object", "a known version"],
-)
-def test_without_new_object_there_is_no_command(bodies, known):
-    commands = Commands(*bodies)
-
-    assert read_command(services_of(commands), KEY, known) is None
-    assert commands.reads == 0
-
-
-def test_deleted_object_holds_no_command():
-    commands = Commands(b"run")
-    commands.is_removed = True
-
-    assert read_command(services_of(commands), KEY) is None
-
-
 # ── a job ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -268,49 +207,6 @@ def test_command_during_another_is_carried_out():
     assert after.cancelled == CANCEL
 
 
-@pytest.mark.parametrize(
-    ("control", "bodies"),
-    [(None, []), (HELD, []), (replace(HELD, version="version etag1"), [b"run"])],
-    ids=["there never was one", "the last one was deleted", "the last one is still there"],
-)
-def test_job_without_new_command_is_left_as_it_is(control, bodies):
-    job = replace(RUNNING, control=control)
-
-    after, ledger = followed(job, *bodies)
-
-    assert after is job
-    assert ledger.writes == []
-
-
-@pytest.mark.parametrize(
-    "job", [None, *(replace(JOB, state=state) for state in list(JobState)[2:])]
-)
-def test_finished_or_missing_job_reads_no_command(job):
-    after, ledger = followed(job, b"cancel")
-
-    assert after is job
-    assert ledger.writes == []
-
-
-@pytest.mark.parametrize(
-    ("body", "is_lost", "told"),
-    [
-        (b"pause", False, ["job controlled"]),
-        (b"stop", False, ["unknown command"]),
-        (b"pause", True, []),
-    ],
-    ids=["known", "unknown", "not carried out"],
-)
-def test_log_tells_what_was_carried_out(caplog, body, is_lost, told):
-    caplog.set_level("INFO")
-    ledger = ControlLedger(RUNNING)
-    ledger.is_changed_by_others = is_lost
-
-    obey(services_of(Commands(body), ledger=ledger), RUNNING)
-
-    assert [record.message for record in caplog.records] == told
-
-
 def test_command_whose_job_keeps_changing_is_error():
     ledger = ControlLedger(RUNNING)
     ledger.is_changed_by_others = True
@@ -333,34 +229,6 @@ def test_job_paused_for_30_days_is_cancelled(seconds, is_ended):
     assert ledger.writes == ([(cancelled, None)] if is_ended else [])
 
 
-@pytest.mark.parametrize("control", [None, JobControl("v"), JobControl("v", cancelled=CANCEL_NOW)])
-def test_running_job_is_never_cancelled_for_pause(control):
-    job = replace(RUNNING, control=control)
-    ledger = ControlLedger(job)
-
-    assert end_long_hold(services_of(None, ledger=ledger), job) is job
-    assert ledger.writes == []
-
-
-def test_ended_pause_leaves_job_as_read():
-    job = replace(RUNNING, control=replace(HELD, held_since=T - MAX_HELD_SECONDS))
-    ledger = ControlLedger(job)
-    ledger.is_changed_by_others = True
-
-    assert end_long_hold(services_of(None, ledger=ledger), job) is job
-
-
-@pytest.mark.parametrize(
-    ("job", "found"),
-    [
-        (None, False),
-        *((replace(JOB, state=state), place < 3) for place, state in enumerate(JobState)),
-    ],
-)
-def test_job_is_open_until_its_final_state(job, found):
-    assert is_open(job) is found
-
-
 # ── the stack ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -380,11 +248,6 @@ def test_command_pauses_stack_or_lets_it_run(held_since, word, after):
 
     assert budget.stack == StackControl("version etag1", after)
     assert budget.writes == ["noted"]
-
-
-@pytest.mark.parametrize("bodies", [[], [b"pause"]], ids=["no object", "a known version"])
-def test_stack_without_new_command_is_left_as_it_is(bodies):
-    assert stack_followed(*bodies, stack=StackControl("version etag1")).writes == []
 
 
 @pytest.mark.parametrize(

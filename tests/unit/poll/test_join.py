@@ -65,11 +65,6 @@ def test_failed_line_has_documented_order():
     assert line.retry == b'{"text": "request 0"}\n'
 
 
-def test_documents_record_has_no_line():
-    (line,) = joined([RecordEntry(None, 20)], [])
-    assert json.loads(line.error)["line"] is None
-
-
 def test_result_keeps_its_bytes():
     body = b'{"responses":[{"id":0,"result":{"n":1.50,"big":12345678901234567890123,"u":"\\u00fc","e":1e400}}]}'  # noqa: E501
     (line,) = lines_of([row_of(1, None, "")], answers_of([row_of(1, None, "")], body))
@@ -128,11 +123,6 @@ def test_placeholder_is_no_answer(item):
     assert outcome(line) == "missing_response"
 
 
-def test_placeholder_does_not_contradict_an_answer():
-    (line,) = joined([row_of(1, None, "")], [{"id": 0, "status": "queued"}, good(0)])
-    assert outcome(line) == ""
-
-
 @pytest.mark.parametrize(
     ("beside", "code"),
     [
@@ -150,28 +140,6 @@ def test_result_without_an_error_is_an_answer(beside, code):
     assert outcome(line) == code
 
 
-def test_answers_count_from_sent_records():
-    rows = [
-        row_of(1, None, "invalid_json"),
-        row_of(2, None, ""),
-        row_of(3, None, "too_large"),
-        row_of(4, None, ""),
-    ]
-    lines = joined(rows, [good(1), good(0)], first_id=100)
-    assert [outcome(line) for line in lines] == ["invalid_json", "", "too_large", ""]
-    assert [json.loads(lines[index].output)["result"]["response"] for index in (1, 3)] == [
-        "answer 0",
-        "answer 1",
-    ]
-
-
-def test_swapped_references_are_detected():
-    rows = [row_of(1, "a", ""), row_of(2, "b", "")]
-    lines = joined(rows, [good(0, external_reference="b"), good(1, external_reference="a")])
-    assert [outcome(line) for line in lines] == ["missing_response", "missing_response"]
-    assert "contradict" in json.loads(lines[0].output)["error"]["message"]
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [("a", None), (None, "a"), (1, "1"), ("1", 1), (None, None), ({"a": 1}, "b"), ("ü", "ü")],
@@ -181,26 +149,12 @@ def test_only_string_references_are_compared(ours, theirs):
     assert outcome(line) == ""
 
 
-def test_same_reference_may_be_escaped_otherwise():
-    rows = [RecordEntry(1, 20, msgspec.Raw('"ü"'.encode()))]
-    (line,) = lines_of(
-        rows,
-        answers_of(rows, b'{"responses":[{"id":0,"external_reference":"\\u00fc","result":1}]}'),
-    )
-    assert outcome(line) == ""
-
-
 def test_odd_items_are_counted():
     rows = [row_of(number, None, "") for number in (1, 2, 3)]
     items = [good(0), good(0), good(1), {**good(1), "result": 2}, good(7), good(-1), "odd", good(2)]
     answers = answers_of(rows, items_reply(items))
     assert (answers.repeated, answers.contradicted, answers.foreign) == (1, {1}, 3)
     assert sorted(answers.items) == [0, 2]
-
-
-def test_third_answer_does_not_settle_contradiction():
-    (line,) = joined([row_of(1, None, "")], [good(0), {**good(0), "result": 2}, good(0)])
-    assert outcome(line) == "missing_response"
 
 
 def test_sent_records_get_batch_error():
@@ -257,43 +211,6 @@ def test_deep_result_is_put_on_one_line(depth):
     body = b'{"responses":[{"id":0,"result":' + b"[\n" * depth + b"]" * depth + b"}]}"
     (line,) = lines_of(rows, answers_of(rows, body))
     assert line.output.count(b"\n") == 1
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"{}",
-        b'{"result":{}}',
-        b'{"responses":null}',
-        b'{"responses":{}}',
-        b'{"result":{"status":"queued"}}',
-        b"null",
-    ],
-)
-def test_what_holds_no_results_is_refused(body):
-    with pytest.raises(msgspec.MsgspecError):
-        parse_answer(body)
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        {"responses": None, "result": {"responses": [good(0)]}},
-        {"responses": None, "results": [good(0)]},
-        {"responses": [good(0)], "results": None},
-        {"responses": [good(0)], "result": None},
-        {"result": {"responses": {}, "results": [good(0)]}},
-        {"result": {"results": [good(0)], "usage": None}, "errors": None},
-        {"result": [1], "responses": [good(0)]},
-    ],
-)
-def test_extra_members_do_no_harm(reply):
-    rows = [row_of(1, None, "")]
-    (line,) = lines_of(rows, answers_of(rows, reply))
-    assert outcome(line) == ""
 
 
 # ── usage ─────────────────────────────────────────────────────────────────────────────────────────
@@ -529,14 +446,3 @@ def test_id_that_is_no_number_names_no_record(opaque):
     items = [{"id": opaque, "external_reference": "b"}, {"id": opaque, "index": 0}]
 
     assert sorted_by(["a", "b"], *items) == ({1: "0", 0: "1"}, 0)
-
-
-def test_index_places_an_item_whose_id_is_any_number():
-    assert sorted_by(["a", "b"], {"id": 81_234, "index": 1}) == ({1: "0"}, 0)
-
-
-def test_two_items_for_one_reference_contradict_each_other():
-    assert sorted_by(["a", "b"], {"external_reference": "a"}, {"external_reference": "a"}) == (
-        {},
-        0,
-    )

@@ -6,13 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 import functions.poll.sweep
-from dropbatch.core.names import JobState
 from functions.poll import due
 from functions.poll import sweep as module
-from functions.poll.sweep import PASSES, SLOW_HOLD_SECONDS, current_sweep, next_sweep, sweep
+from functions.poll.sweep import PASSES, SLOW_HOLD_SECONDS, current_sweep, sweep
 from shared.errors import LeaseLostError
 from shared.models import (
-    CANCEL,
     CANCELLED,
     PAST_DEADLINE,
     BatchState,
@@ -61,59 +59,6 @@ def test_jobs_state_asks_for_sweep(changes, goal, since):
     asked = current_sweep(replace(RUNNING, **changes), T)
 
     assert asked == (None if goal is None else Sweep(goal, since, PASSES[goal]))
-
-
-@pytest.mark.parametrize(
-    ("changes", "sweep", "is_new"),
-    [
-        (PAUSED, replace(HOLD, passes=0), False),
-        (PAUSED, replace(HOLD, since=T - 99, passes=0), True),
-        (RESUMED, replace(HOLD, passes=0), True),
-        (RESUMED, replace(RELEASE, after="00000007"), False),
-        ({"error": REASON}, replace(RELEASE, passes=0), True),
-        ({"error": REASON, "deadline_at": T}, replace(END, passes=0), False),
-        (CANCELLED_JOB_NOW, replace(END, passes=0), True),
-    ],
-    ids=[
-        *(
-            "paused and swept",
-            "paused again",
-            "resumed",
-            "resumed and being swept",
-            "fails",
-            "fails, then its deadline",
-        ),
-        "cancelled at once after it was cancelled",
-    ],
-)
-def test_other_state_begins_new_sweep(changes, sweep, is_new):
-    asked = current_sweep(replace(RUNNING, sweep=sweep, **changes), T)
-
-    assert (asked is not sweep) is is_new
-    assert not is_new or (asked.passes, asked.after) == (PASSES[asked.goal], "")
-
-
-@pytest.mark.parametrize(
-    ("job", "at"),
-    [
-        (RUNNING, None),
-        (replace(RUNNING, **PAUSED), 0.0),
-        (replace(RUNNING, sweep=replace(HOLD, passes=0), **PAUSED), None),
-        (replace(RUNNING, sweep=replace(HOLD, due=T + 7), **PAUSED), T + 7),
-        (replace(JOB, **PAUSED), None),
-        (replace(RUNNING, state=JobState.FINALIZING, **PAUSED), None),
-    ],
-    ids=[
-        "no reason",
-        "a reason",
-        "no pass",
-        "a pass",
-        "its upload is being read",
-        "all batches are done",
-    ],
-)
-def test_job_is_swept_when_page_is_due(job, at):
-    assert next_sweep(job, T) == at
 
 
 BATCH_SECONDS = 0.0225
@@ -271,24 +216,6 @@ def test_visit_sweeps_for_115_seconds(ledger, seconds, pages):
     assert len(ledger.sweeps) == pages
 
 
-@pytest.mark.parametrize(("due_in", "pages"), [(-1, 1), (0, 1), (1, 0)])
-def test_page_is_swept_once_it_is_due(ledger, due_in, pages):
-    swept(ledger, {"sweep": replace(HOLD, due=T + due_in), **PAUSED}, READY)
-
-    assert len(ledger.sweeps) == pages
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"sweep": replace(HOLD, passes=0), **PAUSED}],
-    ids=["no reason", "all passes are over"],
-)
-def test_nothing_is_swept_without_pass_to_make(ledger, changes):
-    swept(ledger, changes, READY)
-
-    assert (ledger.sweeps, ledger.done) == ([], [])
-
-
 def test_visit_whose_lease_is_lost_ends(ledger):
     ledger.is_lost = True
 
@@ -310,13 +237,6 @@ def test_status_tells_error_before_sweep_and_once(ledger):
     assert ledger.statuses == [{"code": REASON.code, "message": REASON.message}]
 
 
-@pytest.mark.parametrize("changes", [PAUSED, RESUMED, CANCELLED_JOB])
-def test_sweep_without_error_writes_no_status(ledger, changes):
-    swept(ledger, changes, READY)
-
-    assert (len(ledger.sweeps), ledger.statuses) == (1, [])
-
-
 # ── what follows a page ───────────────────────────────────────────────────────────────────────────
 
 
@@ -329,14 +249,6 @@ def test_next_page_follows_turns_of_last(ledger, changes, progress, wait):
     swept(ledger, changes, READY, HELD, HELD, READY)
 
     assert ledger.sweeps[0] == replace(progress, after="00000002", due=T + wait)
-
-
-@pytest.mark.parametrize(("count", "pages"), [(0, 1), (PAGE - 1, 1), (PAGE, 2), (PAGE + 1, 2)])
-def test_pass_ends_with_page_that_is_not_full(ledger, count, pages):
-    swept(ledger, PAUSED, *[HELD] * count)
-
-    assert len(ledger.sweeps) == pages
-    assert ledger.sweeps[-1] == replace(HOLD, passes=0, after="", due=T + SLOW_HOLD_SECONDS)
 
 
 def test_second_pass_waits_for_earlier_runs(ledger):
@@ -366,33 +278,11 @@ def test_resumed_job_releases_at_submit_rate(ledger):
     assert sorted(ledger.done) == [("released", "00000000", T), ("released", "00000001", T + 3)]
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [READY, replace(QUEUED, held=True), replace(SUBMITTING, held=True)],
-    ids=["it has its turn", "it was accepted", "it is being submitted"],
-)
-def test_resumed_job_leaves_other_batches_alone(ledger, batch):
-    swept(ledger, RESUMED, batch)
-
-    assert ledger.done == ledger.errors == []
-
-
 @pytest.mark.parametrize("deadline", [None, T + 5])
 def test_paused_job_holds_waiting_batches(ledger, deadline):
     swept(ledger, {"deadline_at": deadline, **PAUSED}, READY)
 
     assert ledger.done == [("held", "00000000", T, deadline)]
-
-
-@pytest.mark.parametrize(
-    "batch",
-    [HELD, QUEUED, SUBMITTING, SPLIT],
-    ids=["it is held", "it was accepted", "it is being submitted", "it is split"],
-)
-def test_paused_job_leaves_other_batches_alone(ledger, batch):
-    swept(ledger, PAUSED, batch)
-
-    assert ledger.done == []
 
 
 ENDS = {
@@ -472,18 +362,6 @@ def test_sweep_finishes_decided_batch(ledger, changes, batch, is_ended):
     swept(ledger, changes, batch)
 
     assert ledger.done == ([("ended", "00000000", REASON)] if is_ended else [])
-
-
-def test_sweep_for_requestless_batches_is_selective(ledger):
-    swept(ledger, {"reading": Reading(has_endings=True)}, READY, HELD, QUEUED, SPLIT, SUBMITTING)
-
-    assert ledger.done == []
-
-
-def test_cancelled_paused_job_ends_batches(ledger):
-    swept(ledger, {"control": JobControl("v", held_since=T - 9, cancelled=CANCEL)}, READY)
-
-    assert ledger.done == [("ended", "00000000", CANCELLED)]
 
 
 def test_failing_batch_keeps_no_other(ledger, monkeypatch):

@@ -5,19 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from functions.poll import commands, due
+from functions.poll import commands
 from functions.poll.commands import METRIC_OF_REASON, OUTAGE_SECONDS, SOON_SECONDS, watch_pause
 from functions.poll.dispatch import (
     DISPATCHED_SECONDS,
-    SubmitCalls,
     dispatch,
-    send_submits,
 )
 from functions.poll.due import DueItem
-from shared.errors import RefusedError, UnreadableItemError
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind
-from shared.pacing import waits
 from shared.pacing.breaker import Controls, Pause, PauseReason, Rate, StackControl
 from shared.workers_ai.error_codes import TokenState
 from tests.support.doubles.ledger_items import JOB, READY, T
@@ -110,15 +106,6 @@ def test_short_outage_raises_no_alarm(paused, seconds, alarms):
 
 
 @pytest.mark.parametrize(
-    ("until", "comes_to"), [(None, "counted"), (T + 1, "counted"), (T, ""), (T - 1, "")]
-)
-def test_pause_that_ended_by_itself_is_not_counted(paused, until, comes_to):
-    paused.pause = replace(paused.pause, reason=QUOTA, until=until)
-
-    assert paused.tick() == comes_to
-
-
-@pytest.mark.parametrize(
     ("reason", "submits", "comes_to"),
     [
         (OUTAGE, False, "over"),
@@ -161,15 +148,6 @@ def test_probe_is_not_claimed_without_token(paused):
     assert (paused.claims, paused.checks) == (0, 0)
 
 
-@pytest.mark.parametrize("until_probe", [0, 1])
-def test_probe_takes_no_token_before_its_time(paused, until_probe):
-    paused.pause, paused.token = replace(paused.pause, next_probe=T + until_probe), TokenState.GOOD
-
-    paused.tick(submits=True)
-
-    assert paused.tokens_taken == 1 - until_probe
-
-
 @pytest.mark.parametrize(
     ("due", "held_since", "account", "calls"),
     [
@@ -200,21 +178,6 @@ def test_free_call_is_left_to_batches_that_call_soon(paused, due, held_since, ac
     paused.job = replace(JOB, plan=replace(JOB.plan, account=account))
 
     paused.tick(submits=True, polls=True)
-
-    assert paused.checks == calls
-
-
-@pytest.mark.parametrize(
-    ("reason", "polls", "calls"), [(TOKEN, True, 0), (TOKEN, False, 1), (OUTAGE, True, 1)]
-)
-def test_only_a_refused_token_is_probed_by_polls(paused, reason, polls, calls):
-    """Polls go on during an outage of submits.
-
-    And the index may say that one is due although none was counted.
-    """
-    paused.pause, paused.due = replace(paused.pause, reason=reason), {DueKind.POLL: [T]}
-
-    paused.tick(submits=True, polls=polls)
 
     assert paused.checks == calls
 
@@ -255,53 +218,3 @@ def test_time_overdue_is_paused_but_never_longer_than_batch_waits(batch, paused)
     )
 
     assert noted == [(T + DISPATCHED_SECONDS, {"paused": paused}), 1]
-
-
-@pytest.mark.parametrize("denied", ["waiting", "send_all"])
-def test_denied_queue_is_shown_and_ends_no_tick(monkeypatch, denied):
-    refusal, shown = RefusedError(f"SQS {denied}", "AccessDenied", "no"), []
-
-    def refuse(*_):
-        raise refusal
-
-    monkeypatch.setattr(
-        waits, "show_denied", lambda _, job, error: shown.append((job.job_id, error))
-    )
-    queues = SimpleNamespace(submit_url="submit", waiting=lambda _: 0, send_all=lambda _: None)
-    setattr(queues, denied, refuse)
-    ledger = SimpleNamespace(
-        job=lambda _: JOB, batch=lambda *_: READY, postpone=lambda *_, **__: READY
-    )
-    budget = SimpleNamespace(model_room=lambda *_: (None, None))
-    settings = SimpleNamespace(cloudflare_account_id=JOB.plan.account)
-    services = SimpleNamespace(
-        ledger=ledger, queues=queues, budget=budget, settings=settings, now=lambda: T
-    )
-
-    send_submits([DueEntry(READY.job_id, READY.number, T)], SubmitCalls(services, 9, None))
-
-    assert shown == [(JOB.job_id, refusal)]
-
-
-def test_denied_queue_is_shown_though_a_job_cannot_be_read(monkeypatch):
-    """Its batch ends in time; other jobs are shown, and the tick goes on to polls."""
-    shown, aside = [], []
-
-    def refuse(*_):
-        raise RefusedError("SQS get_queue_attributes", "AccessDenied", "no")
-
-    def job(job_id):
-        if job_id == "broken":
-            raise UnreadableItemError
-        return JOB
-
-    monkeypatch.setattr(waits, "show_denied", lambda _, job, error: shown.append(job.job_id))
-    monkeypatch.setattr(due, "set_aside", lambda _, due: aside.append(due.job_id))
-    ledger = SimpleNamespace(job=job, batch=lambda *_: READY)
-    services = SimpleNamespace(
-        ledger=ledger, queues=SimpleNamespace(submit_url="", waiting=refuse), now=lambda: T
-    )
-    dues = [DueEntry("broken", READY.number, T), DueEntry(READY.job_id, READY.number, T)]
-
-    assert send_submits(dues, SubmitCalls(services, 9, None)) == 0
-    assert (shown, aside) == ([JOB.job_id], ["broken"])

@@ -4,14 +4,12 @@ Its first bytes tell packing and form.
 """
 
 import gzip
-import re
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core.models import is_model
 from dropbatch.core.options import path_options
 from dropbatch.core.plan import SplitPlan
 from dropbatch.core.read import form
@@ -93,15 +91,6 @@ def test_time_is_checked_while_unpacking(packing):
     assert False in checks
 
 
-@pytest.mark.parametrize("packing", ["gzip", "zstd"])
-def test_time_is_checked_without_output(packing):
-    store, checks = Stored(PACK[packing](b"") * 500), []
-
-    read_beginning(read_stored(store, upload_of(store)), lambda: checks.append(1))
-
-    assert len(checks) >= 500
-
-
 def test_of_plain_upload_nothing_before_place_is_read():
     store = Stored(TEXT)
     list(read_decompressed(store, upload_of(store), plan_of("plain"), 5_000, UNCHECKED))
@@ -163,16 +152,3 @@ def test_foreign_format_is_detected_in_archive(packing):
 )
 def test_path_may_begin_with_model_id(key, model):
     assert path_options(key).get("model") == model
-
-
-@pytest.mark.parametrize(
-    "key", ["inbox/@cf/baai/july.jsonl", "inbox/@cf/july.jsonl", "inbox/@cf/b ai/m/july.jsonl"]
-)
-def test_almost_model_path_names_bad_model(key):
-    assert not is_model(path_options(key)["model"])
-
-
-@given(model=st.text(max_size=30))
-def test_model_id_has_documented_form(model):
-    documented = re.match(r"^@(cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+\Z", model)
-    assert is_model(model) == (bool(documented) and not {".", ".."} & set(model.split("/")))

@@ -14,7 +14,6 @@ from tests.support.aws.translated_template import (
     granted_on,
     grants,
     statements,
-    target,
 )
 
 
@@ -51,16 +50,6 @@ def test_owners_key_is_used_through_services_alone(of_type):
         if s["Sid"] == "UseKey"
     ]
     assert use["Condition"]["StringLike"]["kms:ViaService"][1:] == ["sqs.<AWS::Region>.amazonaws.*"]
-
-
-def test_users_send_messages_only_if_there_is_a_source(of_type):
-    assert not allows(of_type, "UserPolicy", "sqs:SendMessage", "")
-    sent = [
-        one
-        for one in statements(of_type, "UserPolicy", UsesSource=True)
-        if one["Action"] == "sqs:SendMessage"
-    ]
-    assert [one["Resource"] for one in sent] == ["<UploadQueue.Arn>"]
 
 
 @pytest.mark.parametrize("own_key", [False, True])
@@ -156,21 +145,6 @@ def test_bucket_of_another_account_is_never_spoken_to():
                 ) in grant.condition, str(grant)
 
 
-def test_each_function_has_role_of_its_own(of_type):
-    roles = [target(function["Role"]) for function in of_type("AWS::Lambda::Function").values()]
-
-    assert len(set(roles)) == 2
-    assert set(roles) | {"PollTickRole"} == set(of_type("AWS::IAM::Role"))
-
-
-def test_roles_can_be_bounded(of_type):
-    for role in of_type("AWS::IAM::Role").values():
-        assert role["PermissionsBoundary"]["Fn::If"][:2] == [
-            "BoundsRoles",
-            {"Ref": "PermissionsBoundaryArn"},
-        ]
-
-
 def test_nobody_may_delete_or_read_whole_table():
     forbidden = ("dynamodb:Scan", "sqs:PurgeQueue")
     for role in ROLES:
@@ -227,10 +201,6 @@ def test_functions_have_their_own_prefixes(role, action, key, may):
     assert _matches(granted_on(role, action), key=key) is may
 
 
-def test_submit_does_not_send_to_queue_of_uploads():
-    assert "<UploadQueue.Arn>" not in granted_on("SubmitRole", "sqs:SendMessage")
-
-
 def test_only_functions_read_secrets():
     for choices, secrets in (
         ({}, {"<ApiToken.Id>"}),
@@ -254,17 +224,3 @@ def test_only_events_of_finished_jobs_may_be_put():
         ("StringEquals", "events:detail-type", (DETAIL_TYPE,)),
     }
     assert not any(granted_on(role, "events:PutEvents") for role in ("SubmitRole", "PollTickRole"))
-
-
-def test_only_submit_reads_source_bucket():
-    source = "arn:<AWS::Partition>:s3:::<SourceBucketName>"
-    for role in ROLES:
-        granted = grants(role, UsesSource=True)
-        found = {grant.action for grant in granted if source in grant.resource}
-        wanted = (
-            {"s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket"}
-            if role == "SubmitRole"
-            else set()
-        )
-        assert found == wanted, role
-        assert not any(source in one.resource for one in grants(role))

@@ -12,7 +12,6 @@ from shared.observability import METRICS
 from shared.settings import ENVIRONMENT
 from shared.spool import MAX_REPLY_BYTES
 from tests.support.aws.translated_template import NOT_TLS, ROOT, as_list, resolved, target
-from tools import pack
 
 # ── runtime, settings, logs, concurrency, disks, and the schedule ─────────────────────────────────
 
@@ -23,15 +22,6 @@ POWERTOOLS = {
     "POWERTOOLS_LOG_LEVEL",
 }
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
-
-
-def test_there_are_two_functions_and_what_they_need(of_type):
-    assert set(of_type("AWS::Lambda::Function")) == {"SubmitFunction", "PollFunction"}
-    assert len(of_type("AWS::S3::Bucket")) == 1
-    assert len(of_type("AWS::DynamoDB::Table")) == 1
-    assert len(of_type("AWS::SQS::Queue")) == 8
-    assert len(of_type("AWS::Lambda::EventSourceMapping")) == 5
-    assert len(of_type("AWS::Scheduler::Schedule")) == 1
 
 
 def test_functions_get_exactly_settings_they_read(of_type):
@@ -49,16 +39,6 @@ def test_no_token_is_in_environment(of_type):
             "CloudflareApiTokenSecretArn",
             "WorkerSecretArn",
         }
-
-
-def test_functions_are_what_is_packed(template, of_type, source):
-    assert set(source["Parameters"]["Architecture"]["AllowedValues"]) == set(pack.PROCESSORS)
-    for name, function in of_type("AWS::Lambda::Function").items():
-        assert function["Runtime"] == f"python{pack.LAMBDA_PYTHON}"
-        assert function["Architectures"] == [{"Ref": "Architecture"}]
-        assert template["Resources"][name]["Metadata"]["BuildMethod"] == "makefile"
-        room = name.removesuffix("Function").lower()
-        assert function["Handler"] == f"functions.{room}.handler.lambda_handler"
 
 
 def test_sources_report_failures_and_are_bounded(of_type):
@@ -237,27 +217,6 @@ def test_table_is_retained_with_pitr(template):
     assert properties["TimeToLiveSpecification"] == {"AttributeName": "ttl", "Enabled": True}
 
 
-def test_table_has_one_sparse_index_of_what_is_due(of_type):
-    (table,) = of_type("AWS::DynamoDB::Table").values()
-    types = {
-        attribute["AttributeName"]: attribute["AttributeType"]
-        for attribute in table["AttributeDefinitions"]
-    }
-    (index,) = table["GlobalSecondaryIndexes"]
-
-    assert types == {"pk": "S", "sk": "S", "work": "S", "due_at": "N"}
-    assert [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]] == [
-        ("pk", "HASH"),
-        ("sk", "RANGE"),
-    ]
-    assert index["IndexName"] == "due"
-    assert [(key["AttributeName"], key["KeyType"]) for key in index["KeySchema"]] == [
-        ("work", "HASH"),
-        ("due_at", "RANGE"),
-    ]
-    assert index["Projection"] == {"ProjectionType": "KEYS_ONLY"}
-
-
 def test_queues_outlast_function_and_keep_failures(of_type):
     queues, functions = of_type("AWS::SQS::Queue"), of_type("AWS::Lambda::Function")
     for mapping in of_type("AWS::Lambda::EventSourceMapping").values():
@@ -274,26 +233,6 @@ def test_queues_outlast_function_and_keep_failures(of_type):
         assert 100 * queue["VisibilityTimeout"] < queue["MessageRetentionPeriod"]
         assert dead_letters["MessageRetentionPeriod"] == 14 * 86400
         assert queue["MessageRetentionPeriod"] < dead_letters["MessageRetentionPeriod"]
-
-
-def test_queues_are_encrypted_and_reachable_by_s3(of_type):
-    for queue in of_type("AWS::SQS::Queue").values():
-        assert resolved(queue["SqsManagedSseEnabled"]) is True
-        assert resolved({"key": queue["KmsMasterKeyId"]}) == {}
-        assert resolved({"managed": queue["SqsManagedSseEnabled"]}, UsesOwnKey=True) == {}
-
-
-def test_commands_reach_poll_function(of_type):
-    (bucket,) = of_type("AWS::S3::Bucket").values()
-    notified = {
-        one["Filter"]["S3Key"]["Rules"][0]["Value"]: target(one["Queue"])
-        for one in bucket["NotificationConfiguration"]["QueueConfigurations"]
-    }
-
-    assert notified == {
-        "inbox/": "UploadQueue",
-        "control/": "VisitQueue",
-    }
 
 
 def test_queues_require_tls(of_type):
@@ -403,16 +342,6 @@ def test_queues_functions_and_counts_have_alarms(of_type):
         assert "Metrics" not in alarm  # Metric math would cost more, and no local AWS knows it.
 
 
-def test_metrics_are_of_this_stack_alone(of_type):
-    for function in of_type("AWS::Lambda::Function").values():
-        assert function["Environment"]["Variables"]["POWERTOOLS_SERVICE_NAME"] == {
-            "Ref": "AWS::StackName"
-        }
-    for alarm in of_type("AWS::CloudWatch::Alarm").values():
-        if alarm["Namespace"] == "Dropbatch":
-            assert alarm["Dimensions"] == [{"Name": "service", "Value": {"Ref": "AWS::StackName"}}]
-
-
 def test_missing_ticks_raise_alarm(of_type):
     """Missing data raises an alarm for ticks alone, and not on a first deployment."""
     alarms = of_type("AWS::CloudWatch::Alarm")
@@ -485,21 +414,6 @@ def test_parameters_have_defaults_and_limits(source):
         assert limits & set(parameter), f"{name} takes anything"
 
 
-def test_every_partition_has_its_console(template):
-    address, names = template["Outputs"]["DashboardUrl"]["Value"]["Fn::Sub"]
-
-    assert address.startswith("https://${AWS::Region}.${Console}/cloudwatch/")
-    assert names == {
-        "Console": {"Fn::FindInMap": ["Consoles", {"Ref": "AWS::Partition"}, "Domain"]}
-    }
-    assert template["Mappings"]["Consoles"] == {
-        "aws": {"Domain": "console.aws.amazon.com"},
-        "aws-cn": {"Domain": "console.amazonaws.cn"},
-        "aws-us-gov": {"Domain": "console.amazonaws-us-gov.com"},
-        "aws-eusc": {"Domain": "console.amazonaws-eusc.eu"},
-    }
-
-
 @pytest.mark.parametrize(
     ("url", "taken"),
     [
@@ -563,13 +477,3 @@ def test_parameters_are_checked_first(source, subtests):
             with subtests.test(name, value=value):
                 pattern = source["Parameters"][name]["AllowedPattern"]
                 assert bool(re.search(pattern, value)) is taken
-
-
-def test_each_transport_must_be_given_what_it_needs(source):
-    rules = source["Rules"]
-    asked = {
-        name: sorted(set(re.findall(r'"Ref": "(\w+)"', json.dumps(rules[name])))) for name in rules
-    }
-    assert asked == {
-        "WorkerIsGiven": ["Transport", "WorkerUrl"],
-    }

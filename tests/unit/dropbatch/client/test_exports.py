@@ -10,7 +10,6 @@ import pyarrow.csv
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow import parquet
 
 from dropbatch.client import arrow as columns
 from dropbatch.client.arrow import record_batches
@@ -258,20 +257,3 @@ def test_values_of_every_column_survive(found, chunk):
         again = back(frame).select(frame.schema.names)
 
     assert again.to_pylist() == frame.to_pylist()
-
-
-@pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_exports_have_tables_columns(tmp_path, kind):
-    files = answered(b"sku,text,embedding\n1,a,x\n2,b,y\n", vectors=[[1.0, 2.0], [3.0, 4.0]])
-
-    path = export(kind, files, tmp_path, {"job_id": "j", "model": "m"}).path
-
-    read = {
-        "parquet": lambda: parquet.read_table(path).to_pandas(),
-        "csv": lambda: pd.read_csv(path, dtype={"sku": str}),
-    }[kind]()
-    assert (read["sku"].tolist(), read["embedding"].tolist()) == (["1", "2"], ["x", "y"])
-    vectors = [
-        json.loads(one) if isinstance(one, str) else list(one) for one in read["embedding_2"]
-    ]
-    assert vectors == [[1.0, 2.0], [3.0, 4.0]]

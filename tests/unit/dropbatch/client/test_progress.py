@@ -6,8 +6,6 @@ import os
 import re
 import sys
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -28,7 +26,6 @@ from dropbatch.client.progress import (
     shortened,
     shown_to_user,
 )
-from dropbatch.client.threads import at_once
 from dropbatch.client.upload import PART_BYTES
 from dropbatch.client.validate import validate
 from dropbatch.errors import Error, NoStack, NotFound, NotOver, Taken
@@ -133,28 +130,6 @@ def test_durations_are_written_as_people_say_them(seconds, text):
     assert duration(seconds) == text
 
 
-@pytest.mark.parametrize("lines", [3, 10, 24])
-def test_many_jobs_take_no_more_lines_than_terminal(monkeypatch, lines):
-    shown = on_terminal(monkeypatch, 200, lines)
-    over = {
-        "state": "completed",
-        "counts": {"total": 1, "succeeded": 1, "failed": 0},
-        "fraction_done": 1.0,
-    }
-    waiting = RUNNING | {"waiting_for": {"code": "paused", "message": "By a user."}}
-
-    shown.show(
-        {
-            f"20261121T093000Z-{number:08x}": (over, RUNNING, waiting)[number % 3]
-            for number in range(30)
-        }
-    )
-
-    drawn = shown.out.getvalue().splitlines()
-    assert len(drawn) <= lines
-    assert all("completed" not in line for line in drawn)
-
-
 @pytest.mark.parametrize(("lines", "shown"), [(3, 2), (24, 6)])
 def test_many_jobs_have_one_line_for_all(monkeypatch, lines, shown):
     progress_ = on_terminal(monkeypatch, 200, lines)
@@ -173,18 +148,6 @@ def test_many_jobs_have_one_line_for_all(monkeypatch, lines, shown):
     assert len(drawn) == min(shown, lines - 1)
 
 
-def test_pipe_gets_line_for_all_of_many_jobs(clock):
-    shown = Progress(io.StringIO(), on_terminal=False)
-    for seconds in range(62):
-        clock[0] = 100.0 + seconds
-        shown.show(
-            {"a.jsonl": RUNNING}, {"state": f"{seconds} over", "fraction_done": seconds / 61}
-        )
-
-    said = [line.split("  ")[1] for line in shown.out.getvalue().splitlines()]
-    assert [one.strip() for one in said] == ["0 over", "30 over", "60 over", "61 over"]
-
-
 def test_notebook_cell_is_replaced(monkeypatch):
     """Text below the cell, one display that is updated, as IPython's kernel shows it."""
     cells = []
@@ -201,20 +164,6 @@ def test_notebook_cell_is_replaced(monkeypatch):
     watched.show({NAME: RUNNING | {"state": "completed", "fraction_done": 1.0}})
 
     assert ["in_progress" in cells[0], "100%" in cells[1], len(cells)] == [True, True, 2]
-
-
-def test_script_without_terminal_shows_nothing(monkeypatch):
-    monkeypatch.setattr("sys.stderr", io.StringIO())
-
-    assert shown_to_user() is None
-
-
-def test_threads_do_not_share_terminal(monkeypatch):
-    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
-
-    with ThreadPoolExecutor(1) as threads:
-        assert shown_to_user() is not None
-        assert threads.submit(shown_to_user).result() is None
 
 
 @pytest.mark.parametrize(
@@ -383,22 +332,6 @@ def test_nothing_more_is_sent_after_a_failure(send, capsys):
     assert says.startswith("Uploaded: inbox/00.jsonl, ")
     assert "Not uploaded, or not confirmed: inbox/03.jsonl, " in says
     assert "The same command with --skip-existing sends what is missing." in says
-
-
-def test_error_is_raised_after_the_others_have_ended():
-    ended, free = [], threading.Event()
-
-    def call(one):
-        if one == 1:
-            free.set()
-            raise ValueError("one")
-        free.wait(5)
-        time.sleep(0.01)
-        ended.append(one)
-
-    with pytest.raises(ValueError, match="one"):
-        list(at_once(call, range(3), 3))
-    assert sorted(ended) == [0, 2]
 
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\n2026  completed\x9b2J\u202egpj.exe\u2028\ud800"

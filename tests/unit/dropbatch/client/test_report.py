@@ -159,14 +159,6 @@ def test_ever_new_messages_do_not_grow_page():
     assert f"{found.others:,} failures of other kinds" in shown(page)
 
 
-def test_truncated_errors_are_reported():
-    found = failures_in([failed(1) + b"\n", failed(2)], most=1)
-    page = job_page(manifest(counts={"total": 9, "succeeded": 0, "failed": 9}), found)
-
-    assert sum(group.records for group in found.groups.values()) == 1
-    assert "Grouped from the first 1 of 9 failures" in shown(page)
-
-
 @pytest.mark.parametrize(
     ("changes", "line"),
     [

@@ -15,10 +15,7 @@ from moto import mock_aws
 
 from dropbatch.cli.cloudflare import Api, check_token
 from dropbatch.client import aws
-from dropbatch.client.stack import find_stack
-from dropbatch.client.upload import copy_parts
 from dropbatch.errors import Error, NotPermitted
-from tests.support.aws import quick_moto
 
 # ── credentials as the AWS CLI finds them ─────────────────────────────────────────────────────────
 
@@ -92,49 +89,9 @@ def test_code_is_asked_again_when_role_has_ended(home, asked):
     assert len(asked) == 2
 
 
-def test_user_without_home_signs_in_too(home, asked, monkeypatch):
-    def fail():
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr("pathlib.Path.home", fail)
-
-    assert signed_in(asked)
-
-
 def test_without_terminal_missing_code_is_explained():
     with pytest.raises(NotPermitted, match=r"get-caller-identity"), aws.explained():
         raise EOFError
-
-
-@pytest.mark.parametrize("key", ["", "arn:aws:kms:eu-west-1:123456789012:key/1a2b"])
-def test_writes_say_how_they_are_encrypted(monkeypatch, key):
-    """As the bucket would encrypt them anyway; organizations refuse writes that do not say it."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    described = {
-        "Outputs": [{"OutputKey": "BucketName", "OutputValue": "files"}],
-        "Parameters": [{"ParameterKey": "KmsKeyArn", "ParameterValue": key}],
-    }
-    monkeypatch.setattr(quick_moto, "DIRECT", {})  # Over HTTP, of which there are headers.
-    monkeypatch.setattr("dropbatch.client.stack._describe", lambda client, name: described)
-    with mock_aws():
-        stack, sent = find_stack("dropbatch", region="eu-west-1"), {}
-        stack.s3.meta.events.register(
-            "before-call.s3", lambda params, model, **_: sent.update({model.name: params})
-        )
-        stack.s3.create_bucket(
-            Bucket="files", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"}
-        )
-        place = {"Bucket": stack.bucket, "Key": "inbox/a"}
-
-        stack.s3.put_object(**place, Body=b"x")
-        copy_parts(stack.s3, place, 1, {"Bucket": stack.bucket, "Key": "inbox/b"}, {})
-        stack.s3.copy_object(CopySource=place, Bucket=stack.bucket, Key="inbox/c")
-
-    for name in ("PutObject", "CreateMultipartUpload", "CopyObject"):
-        headers = sent[name]["headers"]
-        assert headers["x-amz-server-side-encryption"] == ("aws:kms" if key else "AES256")
-        assert headers.get("x-amz-server-side-encryption-aws-kms-key-id", "") == key
 
 
 # ── the check of the token trusts whom boto3 trusts ───────────────────────────────────────────────
@@ -222,10 +179,3 @@ def test_boto3s_authorities_are_trusted_last(company, monkeypatch):
     )
 
     assert check(url) == ""
-
-
-def test_unreadable_file_of_authorities_is_named(company, monkeypatch):
-    monkeypatch.setenv("AWS_CA_BUNDLE", "/nowhere/ca.pem")
-
-    with pytest.raises(Error, match=r"AWS_CA_BUNDLE.*/nowhere/ca\.pem"):
-        check(company[0])

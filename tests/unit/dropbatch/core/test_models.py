@@ -14,7 +14,6 @@ from dropbatch.core.models import (
     catalog,
     facts_of,
     find_model,
-    max_records_per_reply,
     nearest_model,
 )
 from dropbatch.core.options import Options
@@ -27,7 +26,6 @@ from dropbatch.core.prices import (
     estimate,
     estimate_tokens,
     first_batch,
-    format_amount,
 )
 from dropbatch.core.read.form import Beginning
 from tests.support.converted import target_of
@@ -97,22 +95,6 @@ def test_task_of_option_precedes_what_is_known(model, task, request_):
     assert json.loads(made.request) == request_
 
 
-@pytest.mark.parametrize(
-    ("model", "records"),
-    [
-        ("@cf/baai/bge-m3", 8_333),
-        (M2M, 25_000),
-        (LLAMA, 10_000),
-        ("@cf/openai/gpt-oss-20b", 10_000),
-        ("@cf/deepgram/aura-2-en", 500),
-        ("@cf/somebody/something", 500),
-        ("", 500),
-    ],
-)
-def test_answers_limit_records_of_batch(model, records):
-    assert max_records_per_reply(find_model(model)) == records
-
-
 # ── cost ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -129,14 +111,6 @@ def test_cost_is_its_tokens_times_their_prices():
 
 
 @pytest.mark.parametrize(
-    ("model", "tokens"),
-    [(LLAMA, Tokens(None, None)), ("@cf/deepgram/nova-3", Tokens(1, 1)), ("@cf/a/b", Tokens(1, 1))],
-)
-def test_without_price_or_tokens_there_is_no_cost(model, tokens):
-    assert cost_of(find_model(model), tokens) is None
-
-
-@pytest.mark.parametrize(
     ("model", "max_tokens", "tokens"),
     [
         (BGE, None, Tokens(251, 0)),
@@ -148,20 +122,6 @@ def test_without_price_or_tokens_there_is_no_cost(model, tokens):
 )
 def test_tokens_are_estimated_from_bytes_and_limits(model, max_tokens, tokens):
     assert estimate_tokens(find_model(model), 1001, 5, max_tokens) == tokens
-
-
-@pytest.mark.parametrize(
-    ("amount", "text"),
-    [
-        ("0", "0.0000"),
-        ("1.5", "1.5000"),
-        ("0.00001234", "0.00001234"),
-        ("0.000000001", "0.0000"),
-        ("1234.56789", "1234.56789"),
-    ],
-)
-def test_amount_has_four_decimals_or_more(amount, text):
-    assert format_amount(Decimal(amount)) == text
 
 
 def test_model_that_is_not_alike_is_not_suggested():
@@ -257,7 +217,3 @@ def test_limit_of_a_record_is_what_itself_names(written, tokens):
 )
 def test_first_batches_are_parts_of_limit(model, named, answer_tokens, expected):
     assert first_batch(model, Decimal(1), named, answer_tokens) == expected
-
-
-def test_first_batch_has_a_record_however_low_the_limit():
-    assert first_batch(KIMI, Decimal(0), 0, 0) == (1, 1)

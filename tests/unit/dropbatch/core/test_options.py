@@ -95,13 +95,6 @@ def test_wrong_value_is_refused_with_its_member(member, value):
     assert message.startswith(f"_options.json, {member}: It must ")
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"[]", b"{", b"\xff", b'{"model":"' + b"x" * MAX_OPTIONS_BYTES + b'"}']
-)
-def test_file_without_object_is_rejected(content):
-    assert refused(file_options, content).startswith("_options.json: It must be a JSON object")
-
-
 def test_nearest_file_is_looked_for_first():
     assert options_keys("inbox/a/b/c.csv", "inbox/") == [
         "inbox/a/b/_options.json",
@@ -162,10 +155,6 @@ def test_empty_argument_is_no_option(name):
         metadata_of({name: ""})
 
 
-def test_empty_metadata_names_nothing():
-    assert metadata_options({"model": "", "tags": " "}) == {}
-
-
 @pytest.mark.parametrize(
     ("written", "template"),
     [
@@ -180,25 +169,6 @@ def test_empty_metadata_names_nothing():
 )
 def test_template_is_literal_unless_it_is_json_string(written, template):
     assert metadata_options({"template": written}) == {"template": template}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("template", '"open'),
-        ("deadline-hours", "soon"),
-        ("max-failed-fraction", "2"),
-        ("max-cost", "NaN"),
-        ("max-cost", "$5"),
-        ("tags", "a=b"),
-        ("defaults", "[1]"),
-        ("format", "JSON"),
-        ("template", "=?UTF-9?B?YQ==?="),
-        ("template", "=?UTF-8?B?/w==?="),
-    ],
-)
-def test_wrong_metadata_value_is_refused_by_name(name, value):
-    assert refused(metadata_options, {name: value}).startswith(f"{name.replace('-', '_')}: It ")
 
 
 # ── resolved ──────────────────────────────────────────────────────────────────────────────────────
@@ -266,20 +236,6 @@ def test_options_arrive_as_given(given):
     assert (
         found == resolve([in_file(**given)]) if given is EVERYTHING else found.tags == {"team": "é"}
     )
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"modle": "x"}, "Did you mean model?"),
-        ({"max_cost": "much"}, "max_cost: It must be a number of US dollars"),
-        ({"system": "x" * 2_100}, "Put the options in an _options.json"),
-        ({"template": "\ud800"}, "not Unicode text"),
-    ],
-)
-def test_wrong_option_is_refused_at_call(given, says):
-    with pytest.raises(UsageError, match=says.replace("?", r"\?")):
-        metadata_of(given)
 
 
 @pytest.mark.parametrize("name", GONE)

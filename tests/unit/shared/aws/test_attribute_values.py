@@ -71,13 +71,6 @@ def test_every_value_of_ledger_comes_back_as_it_was(kind, data):
     assert read(through_dynamodb({"M": item})["M"], kind) == value
 
 
-@given(job=st.builds(Job))
-def test_time_stays_float_and_count_int(job):
-    again = read(through_dynamodb({"M": attributes(job)})["M"], Job)
-    assert type(again.created_at) is float
-    assert type(again.claims) is int
-
-
 def test_unknown_attributes_are_ignored():
     item = {
         "pk": {"S": "JOB#1"},
@@ -131,19 +124,3 @@ def test_number_is_int_unless_fraction(wire, value):
     read_back = plain({"N": wire})
     assert read_back == value
     assert type(read_back) is type(value)
-
-
-def test_absent_values_are_left_out():
-    upload = Upload("b", "k", "v", "e", 1)
-    item = attributes(
-        Job(
-            job_id="id",
-            state="splitting",
-            upload=upload,
-            plan=SplitPlan("m", 1, 1, "a"),
-            created_at=1.0,
-        )
-    )
-    assert "isolation" not in item
-    assert "error" not in item
-    assert "due_at" not in item

@@ -12,7 +12,6 @@ import pytest
 
 from shared.aws.attribute_values import attribute
 from shared.aws.dynamodb import Table
-from shared.errors import StorageError
 from tests.support.aws.stubs import stubbed
 
 KEY = {"pk": {"S": "JOB#1"}, "sk": {"S": "META"}}
@@ -52,27 +51,6 @@ def holds(dynamodb, item):
 
 def as_item(values):
     return {**KEY, **{name: attribute(value) for name, value in values.items()}}
-
-
-def test_new_item_is_created(table, dynamodb):
-    dynamodb.add_response("put_item", {})
-
-    assert table.create(ITEM)
-
-
-def test_new_item_is_told(dynamodb):
-    told = []
-    dynamodb.add_response("put_item", {})
-
-    Table(dynamodb.client, "table", lambda *given: told.append(given)).create(ITEM)
-
-    assert told == [(ITEM, ITEM)]
-
-
-def test_item_that_existed_is_not_its_own(table, dynamodb):
-    fails_its_condition(dynamodb, "put_item", tries=1)
-
-    assert not table.create(ITEM)
 
 
 @pytest.mark.parametrize(
@@ -141,12 +119,6 @@ def test_repeated_create_does_not_take_other_members_for_its_own(table, dynamodb
     assert not table.create(as_item(NESTED))
 
 
-def test_change_that_failed_first_is_not_its_own(table, dynamodb):
-    fails_its_condition(dynamodb, "update_item", tries=1)
-
-    assert table.update(KEY, {"claims": 1}, {"claims": 2}, Turn) is None
-
-
 @pytest.mark.parametrize(
     ("held", "found"),
     [
@@ -174,10 +146,3 @@ def test_removing_change_is_not_recognized(table, dynamodb):
     holds(dynamodb, ITEM)
 
     assert table.update(KEY, {"claims": 2}, {"error": None}, Turn) is None
-
-
-def test_other_error_is_not_failed_condition(table, dynamodb):
-    dynamodb.add_client_error("put_item", "AccessDeniedException", "not allowed", 400)
-
-    with pytest.raises(StorageError, match=r"DynamoDB put_item: .*AccessDenied"):
-        table.create(ITEM)

@@ -1,6 +1,5 @@
 """S3's notifications, as it sends them: which objects arrived, under which keys."""
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 
 from dropbatch.core.names import is_upload
 from shared.aws.object_events import ObjectCreated, parse_notification
-from shared.aws.queues import SubmitMessage, decode_message
 
 EVENTS = json.loads((Path(__file__).parents[4] / "tests/files/events.json").read_text("utf-8"))
 AT = 1795253400.123
@@ -95,13 +93,6 @@ def test_events_other_than_creations_announce_nothing(name):
     assert parse_notification(json.dumps(notification)) == []
 
 
-def test_bucket_without_versions_names_none():
-    notification = json.loads(event("s3-put"))
-    del notification["Records"][0]["s3"]["object"]["versionId"]
-    (arrival,) = parse_notification(json.dumps(notification))
-    assert arrival.version == ""
-
-
 def test_event_without_time_is_taken():
     notification = json.loads(event("s3-put"))
     del notification["Records"][0]["eventTime"]
@@ -127,18 +118,3 @@ def test_event_without_time_is_taken():
 def test_what_is_not_notification_is_refused(body):
     with pytest.raises(msgspec.MsgspecError):
         parse_notification(body)
-
-
-def test_recorded_message_of_another_queue_is_ours():
-    job = "20261121T093000Z-5f3a9c1e"
-    assert decode_message(body_of("sqs-submit")) == SubmitMessage(job, "00000000")
-
-
-@pytest.mark.parametrize("name", ["sqs-upload", "sqs-submit", "sqs-poll"])
-def test_recorded_messages_carry_their_own_digest(name):
-    (record,) = json.loads(event(name))["Records"]
-    assert record["md5OfBody"] == hashlib.md5(record["body"].encode()).hexdigest()
-
-
-def test_schedule_sends_nothing():
-    assert json.loads(event("schedule")) == {}

@@ -4,7 +4,6 @@ S3 itself is botocore's stub, which refuses a call it did not expect.
 """
 
 import io
-from contextlib import ExitStack
 
 import pytest
 from botocore.response import StreamingBody
@@ -119,26 +118,6 @@ def test_object_that_another_replaced_is_not_found(store, s3):
         store.replace(KEY, b"new", "etag", {})
 
 
-def test_to_spool_what_is_not_there_fails(store, s3):
-    refuse(s3, "head_object", "404", 2)
-
-    with ExitStack() as kept, pytest.raises(ObjectNotFoundError, match=f"{KEY} does not exist"):
-        store.spool(KEY, kept)
-    with pytest.raises(ObjectNotFoundError, match=f"{KEY} does not exist"):
-        store.existing(KEY)
-
-
-@pytest.mark.parametrize(
-    ("version", "asked"), [("v1", {"VersionId": "v1"}), ("null", {}), ("", {})]
-)
-def test_version_is_requested_if_bucket_has_versions(store, s3, version, asked):
-    s3.add_client_error(
-        "head_object", "404", expected_params={"Bucket": "bucket", "Key": KEY, **asked}
-    )
-
-    assert store.head(KEY, version) is None
-
-
 @pytest.mark.parametrize(
     ("section", "asked"),
     [
@@ -178,11 +157,5 @@ def test_copy_is_made_by_client_that_waits_longer(s3):
         {},
         dict.fromkeys(("Bucket", "Key", "UploadId", "PartNumber", "CopySource"), ANY),
     )
-
-    store.upload_part_copy(KEY, "upload", 1, "staging/a")
-
-
-def test_copy_is_made_by_only_client_there_is(store, s3):
-    s3.add_response("upload_part_copy", {})
 
     store.upload_part_copy(KEY, "upload", 1, "staging/a")

@@ -140,13 +140,6 @@ def test_token_moves_time_at_which_bucket_is_full(before, seconds):
     assert moved(budget) == pytest.approx(seconds, abs=1e-4)
 
 
-def test_what_is_left_after_call_is_counted(monkeypatch):
-    counted = []
-    monkeypatch.setattr(module, "count", lambda *told: counted.append(told))
-    GivenBudget(rate=taken(10)).permit_polls(5, NOW)
-    assert counted == [("RateBudgetLeft", 85)]
-
-
 @pytest.mark.parametrize(
     ("meanwhile", "permit"),
     [
@@ -175,13 +168,6 @@ def test_free_polls_are_granted_as_wanted(wanted, already, granted):
     budget = GivenBudget(rate=taken(already))
     assert budget.permit_polls(wanted, NOW) == (granted, Permit())
     assert moved(budget) == pytest.approx((already + granted) * 0.3, abs=1e-4)
-
-
-@pytest.mark.parametrize("already", [90, 95])
-def test_no_poll_is_granted_where_none_is_free(already):
-    budget = GivenBudget(rate=taken(already))
-    assert budget.permit_polls(5, NOW) == (0, Wait(NOW + 5))
-    assert budget.written == []
 
 
 # ── holds ─────────────────────────────────────────────────────────────────────────────────────────
@@ -289,23 +275,9 @@ def test_submit_that_has_to_wait_takes_no_token(waiting):
     assert budget.written == []
 
 
-def test_polls_that_have_to_wait_take_no_token():
-    budget = GivenBudget(pause=pause_of(TOKEN))
-    granted, wait = budget.permit_polls(3, NOW)
-    assert (granted, wait.code) == (0, TOKEN)
-    assert budget.written == []
-
-
 def test_of_many_polls_one_is_probe():
     granted, permit = GivenBudget(pause=pause_of(TOKEN, next_probe=NOW)).permit_polls(3, NOW)
     assert (granted, permit.pause.next_probe) == (1, NOW + 90)
-
-
-def test_submit_may_probe_pause_and_model():
-    permit = GivenBudget(pause=pause_of(next_probe=NOW), wait=wait_of(NOW)).permit_submit(
-        MODEL, NOW
-    )
-    assert (permit.pause.next_probe, permit.model_pause.next_probe) == (NOW + 90, NOW + 90)
 
 
 @pytest.mark.parametrize(
@@ -348,24 +320,6 @@ def test_only_refused_token_pauses_polls(reason, paused, held_since):
 def test_due_probe_frees_one_submit(next_probe, already, first, submits):
     free = GivenBudget(pause=pause_of(next_probe=next_probe), rate=taken(already)).free(NOW)
     assert (free.first, free.submits) == (first, submits)
-
-
-@pytest.mark.parametrize(
-    ("next_probe", "until", "after"),
-    [
-        (NOW + 100, None, 100),
-        (NOW + 0.5, None, 0.5),
-        (NOW, None, 0),
-        (NOW - 50, None, 0),
-        (NOW + 250, NOW + 200, 200),
-        (NOW + 1_800, NOW + 2_000, 1_800),
-    ],
-)
-def test_tick_looks_again_at_probe_or_end(next_probe, until, after):
-    assert (
-        GivenBudget(pause=pause_of(QUOTA, next_probe=next_probe, until=until)).free(NOW).look_at
-        == NOW + after
-    )
 
 
 @pytest.mark.parametrize(

@@ -63,11 +63,6 @@ def test_answer_that_is_wrong_in_itself_cannot_be_read_and_one_cut_off_is_none(w
         assert isinstance(parse_reply(200, None, whole[:end], submitting=False), OutcomeUnknown)
 
 
-@pytest.mark.parametrize("content", DONE)
-def test_immediate_results_are_answer_of_submit(content):
-    assert isinstance(submit(Api(httpx.Response(200, json=content))), Answer)
-
-
 @pytest.mark.parametrize(
     ("content", "word"),
     [
@@ -106,11 +101,6 @@ def test_integer_request_id_is_taken_as_text(number):
 @pytest.mark.parametrize("word", ["completed", "Done"])
 def test_completed_batch_without_array_is_doubtful(word, more):
     assert ask(Api(httpx.Response(200, json=enveloped({"status": word, **more})))) == NoAnswers()
-
-
-@pytest.mark.parametrize(("word", "reply"), [("completed", NoAnswers()), ("done", Pending("done"))])
-def test_bare_reply_needs_completed_status(word, reply):
-    assert ask(Api(httpx.Response(200, json={"status": word}))) == reply
 
 
 @pytest.mark.parametrize("status", [200, 201, 202])
@@ -171,13 +161,6 @@ def test_failure_without_batch_may_be_foreign(word):
 def test_4xx_is_rejection_with_code_and_message(content, code, words, submitting):
     reply = (submit if submitting else ask)(Api(httpx.Response(400, json=content)))
     assert reply == Rejected(400, code, words, None, enveloped=True)
-
-
-@pytest.mark.parametrize("status", [200, 500, 503])
-def test_error_envelope_is_rejection_at_any_status(status):
-    assert submit(Api(httpx.Response(status, json=refusal(3040)))) == Rejected(
-        status, 3040, "words", enveloped=True
-    )
 
 
 @pytest.mark.parametrize(
@@ -288,28 +271,6 @@ def test_retry_after_is_bounded(header, seconds):
     assert reply.retry_after == seconds
 
 
-@given(header=st.text(max_size=40))
-def test_any_retry_after_is_bounded(header):
-    seconds = parse_reply(429, header, b"", submitting=True).retry_after
-    assert seconds is None or 0 < seconds <= MAX_RETRY_AFTER_SECONDS
-
-
-@pytest.mark.parametrize(
-    ("written", "kept"),
-    [
-        (b"cut \\ud83d", b"cut \\ufffd"),
-        (b"cut \\ud83d too", b"cut \\ufffd too"),
-        (b"\\uDE00", b"\\ufffd"),
-        (b"\\ud83d\\ude00", b"\\ud83d\\ude00"),
-        (b"\\ud83d\\ud83d\\ude00", b"\\ufffd\\ud83d\\ude00"),
-        (b"\\\\ud83d \\ud83d", b"\\\\ud83d \\ufffd"),
-    ],
-)
-def test_half_surrogate_pair_does_not_lose_answer(written, kept):
-    template = b'{"result":{"responses":[{"id":0,"success":true,"result":{"response":"%b"}}]},"success":true}'  # noqa: E501
-    assert ask(Api(httpx.Response(200, content=template % written))) == template % kept
-
-
 @given(content=st.binary(max_size=80), status=st.integers(200, 599), submitting=st.booleans())
 def test_any_bytes_are_classified(content, status, submitting):
     reply = parse_reply(status, None, content, submitting=submitting)
@@ -319,32 +280,6 @@ def test_any_bytes_are_classified(content, status, submitting):
         if 300 <= status < 500
         else (Accepted, Answer, Pending, Rejected, Failed, OutcomeUnknown),
     )
-
-
-MEMBERS = (
-    *("result", "success", "errors", "error", "code", "message"),
-    *("status", "request_id", "responses", "results"),
-)
-
-
-@given(
-    content=st.recursive(
-        st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5)),
-        lambda inner: st.one_of(
-            st.lists(inner, max_size=3),
-            st.dictionaries(st.sampled_from(MEMBERS), inner, max_size=5),
-        ),
-        max_leaves=12,
-    ),
-    status=st.sampled_from([200, 302, 400, 500]),
-    submitting=st.booleans(),
-)
-def test_any_json_of_apis_members_is_classified(content, status, submitting):
-    reply = parse_reply(status, None, json.dumps(content).encode(), submitting=submitting)
-    if isinstance(reply, Accepted):
-        assert submitting
-        assert reply.request_id
-    assert not (submitting and isinstance(reply, Pending))
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,6 @@ from tests.support.converted import (
     written,
 )
 
-IMAGE = {"type": "input_image", "image_url": DATA}
-
 # ── images ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -65,33 +63,6 @@ def test_image_somewhere_else_is_bad(part):
 # ── the Responses API for chat models ─────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("more", "member"),
-    [
-        (
-            {"input": [{"role": "user", "content": "a"}, {"role": "user", "content": [IMAGE]}]},
-            "input[1].content[0]",
-        ),
-        (
-            {
-                "input": [
-                    {"type": "reasoning", "summary": []},
-                    {"type": "function_call", "call_id": "c", "name": "tide", "arguments": "{}"},
-                    {"type": "function_call", "call_id": "d", "name": "tide", "arguments": "{}"},
-                    {"type": "function_call_output", "call_id": "c", "output": "low"},
-                    {"role": "user", "content": [IMAGE]},
-                ]
-            },
-            "input[4].content[0]",
-        ),
-        ({"input": "a", "instructions": 5}, "instructions"),
-    ],
-)
-def test_fault_of_responses_request_is_named_as_record_has_it(more, member):
-    path, _ = fault(LLAMA, {"instructions": "Be brief.", **more}, url="/v1/responses")
-    assert path == f"body.{member}"
-
-
 def test_chat_answer_to_responses_request_is_response():
     message = {
         "role": "assistant",
@@ -116,18 +87,6 @@ def test_chat_answer_to_responses_request_is_response():
     assert response.incomplete_details.reason == "max_output_tokens"
 
 
-@pytest.mark.parametrize(
-    ("more", "member"),
-    [
-        ({"previous_response_id": "resp_1"}, "body.previous_response_id"),
-        ({"tools": [{"type": "web_search"}]}, "body.tools[0]"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "body.input[0]"),
-    ],
-)
-def test_what_chat_has_no_place_for_is_bad(more, member):
-    assert fault(LLAMA, {"input": "Hi", **more}, url="/v1/responses")[0] == member
-
-
 # ── Bedrock ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -147,14 +106,6 @@ CUT_OFF = {
         "output_tokens_details": {"reasoning_tokens": 9},
     },
 }
-
-
-def test_cut_off_reasoning_gives_no_text():
-    body = body_of(GPT, {"messages": [HELLO]}, CUT_OFF)
-    (choice,) = body["choices"]
-    assert (choice["message"]["content"], choice["finish_reason"]) == (None, "length")
-    assert choice["message"]["reasoning_content"] == "hm"
-    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 9}
 
 
 def chat_that_ended(reason):
@@ -179,27 +130,6 @@ def chat_that_ended(reason):
 )
 def test_answer_that_was_cut_off_does_not_look_complete(result, finish):
     assert body_of(GPT, {"messages": [HELLO]}, result)["choices"][0]["finish_reason"] == finish
-
-
-@pytest.mark.parametrize("status", ["failed", "cancelled"])
-def test_response_that_failed_names_no_limit_of_tokens(status):
-    result = {"output": [], "status": status, "error": {"message": "boom"}}
-
-    body = body_of(GPT, {"input": "a"}, result, url="/v1/responses")
-
-    assert (body["status"], "incomplete_details" in body) == (status, False)
-
-
-def test_call_is_answered_by_its_call_id():
-    call = {
-        "type": "function_call",
-        "id": "fc_1",
-        "call_id": "call_1",
-        "name": "tide",
-        "arguments": "{}",
-    }
-    (choice,) = body_of(GPT, {"messages": [HELLO]}, {"output": [call]})["choices"]
-    assert choice["message"]["tool_calls"][0]["id"] == "call_1"
 
 
 @pytest.mark.parametrize(

@@ -82,34 +82,6 @@ def test_document_of_bytes_is_bad(source):
 # ── what comes back ───────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    ("result", "kinds", "reason"),
-    [
-        (CALL, ["tool_use"], "tool_use"),
-        (THOUGHT, ["thinking", "text"], "max_tokens"),
-        (VECTORS, ["text"], "end_turn"),
-    ],
-)
-def test_calls_and_reasoning_are_blocks(result, kinds, reason):
-    message = result_of(result)["result"]["message"]
-    assert [block["type"] for block in message["content"]] == kinds
-    assert message["stop_reason"] == reason
-
-
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        ("bad_record", "invalid_request_error"),
-        ("rejected", "invalid_request_error"),
-        ("internal", "api_error"),
-    ],
-)
-def test_failed_record_has_error(code, kind):
-    error = result_of(code=code, message="why")["result"]
-    assert error["type"] == "errored"
-    assert error["error"]["error"] == {"type": kind, "message": "why"}
-
-
 def test_what_never_ran_is_expired_or_canceled():
     assert result_of(code="expired")["result"] == {"type": "expired"}
     assert result_of(code="cancelled")["result"] == {"type": "canceled"}

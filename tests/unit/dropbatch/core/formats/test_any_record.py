@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core.formats.base import BatchFacts, Converted, Outcome, one_line
-from dropbatch.core.formats.table import FORMATS, Form, describer_of, reader_of, writer_of
+from dropbatch.core.formats.base import BatchFacts, Converted, Outcome
+from dropbatch.core.formats.table import Form, describer_of, reader_of, writer_of
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
 from tests.support.converted import CHAT, GPT, KIMI, LLAMA, M3, SCOUT, target_of
@@ -103,43 +103,6 @@ def test_any_bytes_are_line_of_text_or_no_text(records):
             assert one.code == "invalid_utf8"
         else:
             assert json.loads(one.request) == {"text": f"<{text}>"}
-
-
-@given(
-    result=st.binary(max_size=30),
-    format_=st.sampled_from([*(name for name, known in FORMATS.items() if known.writer), "csv"]),
-)
-def test_result_without_json_gives_one_line(result, format_):
-    form = Form(format_, b"text" if format_ == "csv" else b"")
-    record = {
-        "openai": b'{"custom_id":"a","body":{"messages":[]}}',
-        "anthropic": b'{"custom_id":"a","params":{"messages":[]}}',
-        "bedrock": b'{"modelInput":{"inputText":"x"}}',
-    }
-    line = writer_of(form, target_of(LLAMA)).line(
-        BatchFacts("j", "m"),
-        Outcome(
-            0,
-            b"null",
-            record.get(format_, b"x"),
-            b'{"response":' + result.replace(b"\n", b"") + b"}",
-        ),
-    )
-    assert line.endswith(b"\n")
-
-
-@pytest.mark.parametrize(
-    ("raw", "line"),
-    [
-        (b"[1, 2]", b"[1, 2]"),
-        (b"[1,\n2]", b"[1,2]"),
-        (b"[1,\r2]", b"[1,2]"),
-        (b'"\\n"', b'"\\n"'),
-        (b'["a",\n', b'["a", '),
-    ],
-)
-def test_only_json_with_line_breaks_is_rewritten(raw, line):
-    assert one_line(raw) == line
 
 
 # ── requests as the vendors' packages write them ──────────────────────────────────────────────────

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 
-import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -17,7 +16,6 @@ from dropbatch.core.read.cut import read_batches, validate_record
 from dropbatch.core.read.form import detect_form
 from dropbatch.core.read.index import build_body
 from dropbatch.core.read.inputs import Inputs
-from dropbatch.core.read.rows import OverlongRecord
 from dropbatch.errors import UploadRefused
 from tests.support.examples import examples
 from tests.support.uploads import (
@@ -116,14 +114,6 @@ def test_record_is_sent_below_body_limit(size, is_sent, ending):
     assert row.code == ("" if is_sent else "too_large")
 
 
-def test_beginning_of_huge_record_is_reported():
-    judged = validate_record(OverlongRecord(b'{"text":', 7 * LIMIT), 3)
-    assert judged.message == (
-        "Line 3: The record has 2,800 bytes; a request body must stay under 400. Shorten it."
-    )
-    assert msgspec.json.decode(judged.request) == '{"text":'
-
-
 FILLING = b"x" * 3 * LIMIT
 
 
@@ -155,31 +145,6 @@ def test_too_large_record_keeps_early_reference(subtests, block):
         rows = [(row.code, bytes(row.reference)) for one in cuts for row in one.rows]
         with subtests.test(record=record, form=form):
             assert rows == [("", b"null"), ("too_large", REFERENCES[record]), ("", b'"b"')]
-
-
-@pytest.mark.parametrize(
-    "raw", [b"", b" ", b"\t", b"\r", b" \t\r", b" " * LIMIT, OverlongRecord(b"", 7 * LIMIT)]
-)
-def test_blank_line_is_not_record(raw):
-    assert validate_record(raw, 1) is None
-
-
-NO_OBJECT = "The record is JSON, but not an object. Write one request object."
-NO_UTF8 = "Byte 2 of the record is not UTF-8. Save the file as UTF-8."
-
-
-@pytest.mark.parametrize(
-    ("raw", "code", "message", "excerpt"),
-    [
-        (b"[1,\r2]", "not_an_object", NO_OBJECT, [1, 2]),
-        (b"null", "not_an_object", NO_OBJECT, None),
-        (b"{\xff\r", "invalid_utf8", NO_UTF8, "{\ufffd"),
-    ],
-)
-def test_unsendable_is_reported_with_line(raw, code, message, excerpt):
-    judged = validate_record(raw, 5)
-    assert (judged.code, judged.message) == (code, f"Line 5: {message}")
-    assert msgspec.json.decode(judged.request) == excerpt
 
 
 # ── references ────────────────────────────────────────────────────────────────────────────────────
@@ -222,27 +187,6 @@ def test_reference_out_of_range_is_no_json(number):
         b'{"text":"a","external_reference":%b}' % number, 1, Inputs(Model(schema="bge"))
     )
     assert judged.code == "invalid_json"
-
-
-@pytest.mark.parametrize("number", OUT_OF_RANGE)
-def test_request_out_of_range_is_text_in_errors(number):
-    record = b'{"n":%b}' % number
-    judged = validate_record(record, 1, Inputs(Model(schema="bge")))
-    assert (judged.code, msgspec.json.decode(judged.request)) == ("bad_record", record.decode())
-
-
-@pytest.mark.parametrize("number", OUT_OF_RANGE)
-def test_record_that_is_to_be_converted_has_no_number_out_of_range(number):
-    """Who converts it must be able to read it."""
-    judged = validate_record(b'{"text":"a","n":%b}' % number, 1)
-    assert (judged.code, "out of range" in judged.message) == ("invalid_json", True)
-
-
-def test_half_of_a_surrogate_pair_is_named_beside_a_number_out_of_range():
-    judged = validate_record(rb'{"body":{"n":1e999},"x":"\ud800"}', 7, Inputs(Model(schema="bge")))
-    assert judged.message.startswith(
-        r"Line 7: The record: It has half of a surrogate pair (\ud800)"
-    )
 
 
 def test_records_that_cannot_be_sent_count_towards_the_limit():
@@ -332,16 +276,6 @@ def test_elements_become_rows_byte_for_byte(document, limits, size):
     ]
 
 
-@given(document=documents(), limits=limits, size=blocks_of)
-def test_cutting_resumes_at_any_batch_end(document, limits, size):
-    data, _, form = document
-    plan = plan_of(limits, form)
-    cuts = cuts_of(plan, data)
-    assert seen(cuts_of(plan, data, size)) == seen(cuts)
-    for done, one in enumerate(cuts, 1):
-        assert seen(cuts_of(plan, data, size, one.end, done)) == seen(cuts[done:])
-
-
 def told(plan, data, size):
     """The records before a document's fault, and the fault."""
     rows = []
@@ -421,14 +355,6 @@ def test_cuts_ignore_blocks_and_resume_at_any_line_end(upload, last_line_ends, l
         assert seen(cuts_of(plan, data, size, one.end, done)) == seen(cuts[done:])
 
 
-@given(first=sound, rest=st.lists(sound, max_size=3))
-def test_byte_order_mark_belongs_to_no_record(first, rest):
-    data = b"\xef\xbb\xbf" + b"\n".join([first, *rest])
-    form, start = detect_form(data, complete=True)
-    (one,) = cuts_of(plan_of((100, LIMIT * 9), form, start), data)
-    assert [record for _, record in records_in(one)] == [first, *rest]
-
-
 @pytest.mark.parametrize("block", [1, 5, 59, 61, LIMIT, LIMIT + 5, 1 << 20])
 @pytest.mark.parametrize(
     "size", [LIMIT - WRAPPING, LIMIT, LIMIT + 1, LIMIT + EXCERPT, LIMIT + EXCERPT + 1, 5 * LIMIT]
@@ -456,17 +382,3 @@ def test_deep_nesting_and_thousands_of_digits_are_no_crash(value, code, monkeypa
         monkeypatch.setattr(one, "API_BODY_LIMIT", 10_000_000)
     (one,) = cuts_of(plan_of((10, 9_500_000)), b'{"a":%b}\n{}\n' % value)
     assert [row.code for row in one.rows] == [code, ""]
-
-
-@pytest.mark.parametrize(
-    "key",
-    [b"external_reference", b"external\\u005freference", b"\\u0065xternal\\u005Freferenc\\u0065"],
-)
-def test_external_reference_is_found_in_any_spelling(key):
-    (one,) = cuts_of(plan_of((10, 300)), b'{"text":"x"}\n{"%b":"row-2"}\n' % key)
-    assert [bytes(row.reference) for row in one.rows] == [b"null", b'"row-2"']
-
-
-def test_upload_without_records_has_no_batches():
-    assert cuts_of(plan_of((10, 300)), b"") == []
-    assert cuts_of(plan_of((10, 300)), b"\n \n\r\n\t") == []

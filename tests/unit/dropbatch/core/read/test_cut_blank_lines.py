@@ -3,14 +3,13 @@
 import time
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.formats.table import Form, reader_of
 from dropbatch.core.plan import Checkpoint, SplitPlan
 from dropbatch.core.read.cut import read_batches
 from tests.support.converted import target_of
-from tests.support.uploads import in_blocks, seen
+from tests.support.uploads import in_blocks
 
 BGE = "@cf/baai/bge-m3"
 FORMS = {"native": b"", "text": b"", "openai": b"", "csv": b"text"}
@@ -31,10 +30,6 @@ def cut_all(format_, data, *, block=8 << 20, start=None, number=0, most=500):
     if format_ != "native":
         reader = reader_of(Form(format_, FORMS[format_]), target_of(BGE))
     return list(read_batches(plan, start, number, blocks, reader))
-
-
-def lines_of(found):
-    return [row.line for one in found for row in one.rows]
 
 
 UNITS = {
@@ -89,12 +84,3 @@ def uploads(draw, format_):
         expected += [line] if one.strip() else []
         line += 1 + one.count(b"\n")
     return data, expected
-
-
-@pytest.mark.parametrize("format_", FORMS)
-@given(data=st.data(), block=st.integers(1, 300), most=st.integers(1, 4))
-def test_blank_lines_count_as_lines_alone(format_, data, block, most):
-    content, lines = data.draw(uploads(format_))
-    found = cut_all(format_, content, block=block, most=most)
-    assert lines_of(found) == lines
-    assert seen(found) == seen(cut_all(format_, content, most=most))

@@ -140,15 +140,6 @@ def test_value_ends_where_json_reader_says(value, indent, behind):
     assert end_of_value(b" " + text + behind + b'{"a":1}', 1) == 1 + len(text)
 
 
-@given(
-    value=st.one_of(st.lists(values, max_size=3), st.text(max_size=9)),
-    part=st.floats(0, 1, exclude_max=True),
-)
-def test_value_cut_short_has_no_end(value, part):
-    text = json.dumps(value).encode()
-    assert end_of_value(text[: max(1, int(part * len(text)))], 0) is None
-
-
 @given(head=st.binary(max_size=40), complete=st.booleans())
 def test_any_bytes_have_form(head, complete):
     try:
