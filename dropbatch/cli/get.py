@@ -26,6 +26,7 @@ from dropbatch.cli.context import (
     worst,
 )
 from dropbatch.cli.follow import Following
+from dropbatch.client.again import Wanted, send_chosen
 from dropbatch.client.download import EXPORTS, check_kinds, writing
 from dropbatch.client.job import Job
 from dropbatch.client.report import report as page
@@ -93,6 +94,7 @@ def _is_file(place: str) -> bool:
 @options
 @click.option("--model", multiple=True, help="Another model than the job's.")
 @get_option
+@flag("--incomplete", help="Instead those whose answers are none: empty, or cut off.")
 @flag("--wait", help="Wait until the new jobs are over.")
 @strict
 @as_json
@@ -102,6 +104,7 @@ def retry(
     /,
     *,
     jobs: Sequence[str],
+    incomplete: bool,
     wait: bool,
     folder: Path | None,
     strict: bool,
@@ -114,6 +117,8 @@ def retry(
 
     def retried(job: Job) -> tuple[Job | None, list[str]]:
         try:
+            if incomplete:
+                return send_chosen(job, Wanted(incomplete=True), options), []
             return retry_job(job, options)
         except NothingToRetry as error:
             if not many:

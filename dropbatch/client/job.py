@@ -266,15 +266,22 @@ class Job:
         """Resume the paused job."""
         self._command("run")
 
-    def retry(self, **options: Unpack[JobOptions]) -> Job:
+    def retry(self, *, incomplete: bool = False, **options: Unpack[JobOptions]) -> Job:
         """Try the failed records again, as a new job; options replace the job's own.
+
+        Args:
+            incomplete: send instead the records whose answers are none: see `Record.flaw`.
+            options: as for `Client.submit`.
 
         Raises:
             NotFound: the job is not over, or none of its records can be tried again.
             UsageError: an option is unknown or has a wrong value.
         """
+        from dropbatch.client.again import Wanted, send_chosen
         from dropbatch.client.submit import retry
 
+        if incomplete:
+            return send_chosen(self, Wanted(incomplete=incomplete), options)
         again, notes = retry(self, options)
         for note in notes:
             warnings.warn(note, stacklevel=2)

@@ -1,6 +1,7 @@
 """`get --merged`: a job's output with each record's newest answer, from the job and its retries.
 
-`errors.merged.jsonl` has the newest error of each record that still failed.
+`errors.merged.jsonl` has the newest error of each record that still failed. A usable answer is
+replaced only by one that was asked for again: of a retry of chosen records (`again`).
 
 The promise is that nothing is guessed: record k of a retry is line k of its parent's retry file.
 Where the numbers of records differ, or a reference, a record is found by its reference alone, if no
@@ -14,7 +15,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -22,6 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, NamedTuple
 
+from dropbatch.client.again import chosen_ids
 from dropbatch.client.download import (
     MERGED_ERRORS,
     blocks_of_file,
@@ -53,34 +55,43 @@ CREATE TABLE failures (
 CREATE INDEX numbers ON failures (job, number);
 CREATE INDEX their_references ON failures (job, reference);
 CREATE TABLE found (id INTEGER PRIMARY KEY, reference TEXT, success INTEGER);
+CREATE TABLE chosen (number INTEGER PRIMARY KEY, id INTEGER);
 CREATE TABLE placed (id INTEGER PRIMARY KEY, place INTEGER);
+CREATE TABLE places (job TEXT, id INTEGER, place INTEGER, PRIMARY KEY (job, id)) WITHOUT ROWID;
+CREATE TABLE failed (place INTEGER PRIMARY KEY);
 CREATE TABLE answers (place INTEGER PRIMARY KEY, line BLOB, success INTEGER);
 """
 """Each job's failed records, the oldest job's first, with their line in its retry file; a retry's
-records and their places in the first job; and the answers for these places."""
+records, which of its parent's they are, and their places in the first job; the places of all
+retries' records; those that failed in the first job; and the answers for these places."""
 _STILL_FAILED = """
 SELECT place, line FROM failures
 WHERE age IN (SELECT max(age) FROM failures WHERE place IS NOT NULL GROUP BY place)
-AND place NOT IN (SELECT place FROM answers WHERE success) ORDER BY place
+AND place IN failed AND place NOT IN (SELECT place FROM answers WHERE success) ORDER BY place
 """
 _BY_NUMBER = "FROM found JOIN failures ON failures.number = found.id WHERE failures.job = ?"
 _BY_REFERENCE = (
     "FROM found JOIN failures USING (reference) WHERE failures.job = ? GROUP BY reference "
     "HAVING count(*) = 1"
 )
+_CHOSEN = "chosen.number, places.place FROM chosen JOIN places USING (id) WHERE places.job = ?"
 
 _ID = re.compile(rb'\{"id":\d+,')
 _RECORD_ID = b',"recordId":'
 
 
 class Files(NamedTuple):
-    """A finished job's files on this machine; `errors` is None if no record failed."""
+    """A finished job's files on this machine; `errors` is None if no record failed.
+
+    `ids`: of a retry of chosen records, which of its parent's they are; None of any other.
+    """
 
     job_id: str
     format: str
     retry_lines: int
     output: Path
     errors: Path | None
+    ids: Callable[[], Iterator[int]] | None = None
 
 
 class Skipped(NamedTuple):
@@ -134,7 +145,7 @@ def merge_retries(job: Job, folder: Path) -> Merged:
             own = Path(scratch) / child
             own.mkdir()
             try:
-                files = _fetch(Job.recorded(job.stack, child), own)
+                files = _fetch(Job.recorded(job.stack, child), own, is_retry=True)
             except NotFound as error:
                 merging.merged.skipped.append(Skipped(child, 0, str(error)))
                 continue
@@ -144,7 +155,7 @@ def merge_retries(job: Job, folder: Path) -> Merged:
         return merging.write()
 
 
-def _fetch(job: Job, folder: Path) -> Files | None:
+def _fetch(job: Job, folder: Path, *, is_retry: bool = False) -> Files | None:
     manifest = job.manifest()
     refuse_paths(manifest)
     entries = {entry["kind"]: entry for entry in manifest["files"]}
@@ -162,6 +173,7 @@ def _fetch(job: Job, folder: Path) -> Files | None:
         retry_lines,
         paths["output"],
         paths.get("errors"),
+        chosen_ids(job, manifest) if is_retry else None,
     )
 
 
@@ -196,6 +208,7 @@ class Merging:
         self._db.executescript(_SCHEMA)
         self._add_failures(first)
         self._db.execute("UPDATE failures SET place = id")
+        self._db.execute("INSERT INTO failed SELECT id FROM failures")
 
     def close(self) -> None:
         """Close the database."""
@@ -215,8 +228,9 @@ class Merging:
         )
         self._retry_lines[retry.job_id] = retry.retry_lines
         self._db.executemany(
-            "INSERT INTO answers VALUES (?, ?, ?) ON CONFLICT (place) DO UPDATE "
-            "SET line = excluded.line, success = excluded.success WHERE NOT answers.success",
+            "INSERT INTO answers VALUES (?1, ?2, ?3) ON CONFLICT (place) DO UPDATE "
+            "SET line = excluded.line, success = excluded.success "
+            "WHERE NOT answers.success OR (excluded.success AND ?4)",
             self._placed_lines(retry),
         )
         placed = self._count("SELECT count(*) FROM placed WHERE place IS NOT NULL")
@@ -281,20 +295,29 @@ class Merging:
             f"SELECT count(*) {_BY_NUMBER} AND found.reference <> failures.reference", parent
         )
         same = total == numbered == self._retry_lines[parent] and not differ
-        execute(
-            "INSERT INTO placed SELECT found.id, failures.place "
-            f"{_BY_NUMBER if same else _BY_REFERENCE}",
-            (parent,),
-        )
+        rule = f"found.id, failures.place {_BY_NUMBER if same else _BY_REFERENCE}"
+        if retry.ids and self._chosen(retry.ids()) == total:
+            rule = _CHOSEN
+            if parent == self._first.job_id:
+                execute("INSERT OR IGNORE INTO places SELECT ?, id, id FROM chosen", (parent,))
+        execute(f"INSERT INTO placed SELECT {rule}", (parent,))
+        execute("INSERT INTO places SELECT ?, id, place FROM placed", (retry.job_id,))
         return total
 
-    def _placed_lines(self, retry: Files) -> Iterator[tuple[int, bytes, int]]:
+    def _chosen(self, ids: Iterator[int]) -> int:
+        """Note which of a job's records were sent again; return how many."""
+        self._db.execute("DELETE FROM chosen")
+        self._db.executemany("INSERT INTO chosen VALUES (?, ?)", enumerate(ids))
+        return self._count("SELECT count(*) FROM chosen")
+
+    def _placed_lines(self, retry: Files) -> Iterator[tuple[int, bytes, int, bool]]:
         placed = self._db.execute(
-            "SELECT id, place, success FROM found LEFT JOIN placed USING (id) ORDER BY id"
+            "SELECT place, success, success OR place IN failed "
+            "FROM found LEFT JOIN placed USING (id) ORDER BY id"
         )
-        for line, (_, place, success) in zip(_lines(retry), placed, strict=True):
-            if place is not None:
-                yield place, line, success
+        for line, (place, success, counts) in zip(_lines(retry), placed, strict=True):
+            if place is not None and counts:  # No failure replaces an answer of the first job.
+                yield place, line, success, retry.ids is not None
 
     def _add_failures(self, files: Files) -> None:
         """Note a job's failed records, and the line of the retry file of each that has one."""

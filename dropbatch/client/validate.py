@@ -109,7 +109,7 @@ def check_file(
         plan = first_plan(options, limits, by_default=resolved.model is None)
         check_path(key)
         file.seek(0)
-        planned = plan_with(key, resolved, read_beginning(_blocks(file)), limits)
+        planned = plan_with(key, resolved, read_beginning(blocks_of_stream(file)), limits)
         plan, options = planned.plan, planned.options
         found.long = Long(plan.known_model)
         _read(file, planned, found)
@@ -145,7 +145,7 @@ def _read(file: BinaryIO, planned: Planned, found: Found) -> None:
 
     def counted() -> Iterator[bytes]:
         nonlocal since
-        for block in _unpacked(file, plan):
+        for block in unpacked(file, plan):
             found.bytes += len(block)
             since += len(block)
             if since > cut.MAX_BYTES_WITHOUT_BATCH:
@@ -162,21 +162,22 @@ def _read(file: BinaryIO, planned: Planned, found: Found) -> None:
         found.records, since = one.end.record, 0
 
 
-def _unpacked(file: BinaryIO, plan: SplitPlan) -> Iterator[bytes]:
+def unpacked(file: BinaryIO, plan: SplitPlan) -> Iterator[bytes]:
     """The unpacked bytes from the first record on, in the blocks in which the stack reads them."""
     skip = plan.start
     if plan.packing == "plain":
         file.seek(skip)
-        yield from _blocks(file)
+        yield from blocks_of_stream(file)
         return
     file.seek(0)
-    for block in decompress(plan.packing, _blocks(file)):
+    for block in decompress(plan.packing, blocks_of_stream(file)):
         if skip < len(block):
             yield block[skip:]
         skip = max(skip - len(block), 0)
 
 
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
+def blocks_of_stream(file: BinaryIO) -> Iterator[bytes]:
+    """The bytes of an open file."""
     while block := file.read(cut.RANGE_BYTES):
         yield block
 

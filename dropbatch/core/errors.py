@@ -38,6 +38,9 @@ class UploadRefused(Error):  # noqa: N818 - the public name says what happened
         self.line = line
 
 
+PASSING_CODES = frozenset({3040, 3007, 3008, 3021, 971})
+"""The API's codes of a failed record that report a lack of capacity or time: they pass."""
+NO_CAPACITY_WORDS = "Workers AI had no capacity for this batch."
 MAX_MESSAGE_CHARACTERS = 500
 """Characters of the API's message that are kept."""
 MAX_CODE = 999_999_999

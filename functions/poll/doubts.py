@@ -14,6 +14,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import NamedTuple
 
+from dropbatch.core.errors import NO_CAPACITY_WORDS, PASSING_CODES
 from functions.poll.collect import MAX_SUBMITS, collect, failed_for_capacity
 from shared.aws.queues import VisitMessage
 from shared.keys import attach_api_message
@@ -27,7 +28,6 @@ from shared.retry import claim_seconds, poll_back_off, soon_after
 from shared.services import Services
 from shared.workers_ai.error_codes import (
     METRIC_OF_CLASS,
-    RETRYABLE_ITEM_CODES,
     ErrorClass,
     cause_of_pause,
     model_error_message,
@@ -55,7 +55,7 @@ NO_ANSWERS = ErrorDetail(
     "missing_response", "Workers AI reported the batch as completed and sent no answers."
 )
 MISSING = ErrorDetail("missing_response", "Workers AI sent no answer for this record.")
-NO_CAPACITY = ErrorDetail("inference_failed", "Workers AI had no capacity for this batch.")
+NO_CAPACITY = ErrorDetail("inference_failed", NO_CAPACITY_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def _lost(poll: Poll, _code: int | None, _message: str) -> bool:
 
 
 def _failed(poll: Poll, code: int | None, message: str) -> bool:
-    if code in RETRYABLE_ITEM_CODES:
+    if code in PASSING_CODES:
         return _no_capacity(poll, code, message)
     return _divide(poll, code, message)
 

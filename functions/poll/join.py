@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dropbatch.core.errors import code_of
+from dropbatch.core.errors import PASSING_CODES, code_of
 from dropbatch.core.formats.answers import flaw_of, read_answer, unwrapped
 from dropbatch.core.formats.base import (
     NULL,
@@ -32,7 +32,6 @@ from dropbatch.core.read.index import NO_REFERENCE, RecordEntry, RecordIndex
 from dropbatch.core.read.lines import without_lone_surrogates
 from dropbatch.core.read.records import LONE_SURROGATE
 from shared.staged_batch import original_spans
-from shared.workers_ai.error_codes import RETRYABLE_ITEM_CODES
 from shared.workers_ai.results import (
     Answer,
     Item,
@@ -51,7 +50,7 @@ RUN_RECORDS, RUN_BYTES = 64, 1 << 17  # Records whose lines are made together, u
 _PLAIN_LINE = b'{"id":%d,"external_reference":%b,"success":true,"result":%b}\n'.__mod__
 _NULL = bytes(NULL)
 _LF, _CR, _U, _OPEN = b"\n\ru["  # Numbers: `in` finds them at a fraction of the cost of bytes.
-_RETRYABLE = frozenset(map(str, RETRYABLE_ITEM_CODES))
+_RETRYABLE = frozenset(map(str, PASSING_CODES))
 NULL_VECTORS = "Workers AI's embedding has null in place of numbers."
 
 _encode = msgspec.json.Encoder().encode

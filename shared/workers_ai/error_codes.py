@@ -139,9 +139,6 @@ METRIC_OF_CLASS = dict.fromkeys(ErrorClass, "ApiRefusals") | {
 }
 """The metric that counts an error, by its class."""
 
-RETRYABLE_ITEM_CODES = frozenset({3040, 3007, 3008, 3021, 971})
-"""Codes of a failed item that report a lack of capacity or time, not a bad request."""
-
 UNKNOWN_MODEL_OR_PATH = 7000
 """Means an unknown model only if the token is valid."""
 

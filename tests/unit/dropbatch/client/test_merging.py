@@ -278,25 +278,31 @@ def test_merged_equals_model(tmp_path_factory, upload, data):
     unplaced = {}
     for number in range(1, data.draw(st.integers(1, 4)) + 1):
         parent = data.draw(st.sampled_from(jobs))
-        if not parent.retried:
+        sendable = [
+            at
+            for at in range(len(parent.records))
+            if at in parent.retried or at not in parent.failed
+        ]
+        is_chosen = bool(sendable) and data.draw(st.booleans())
+        sent = parent.retried
+        if is_chosen:
+            sent = sorted(data.draw(st.sets(st.sampled_from(sendable), min_size=1)))
+        if not sent:
             continue
         is_table = bool(FORMATS[form.format].delimiter)
-        kept = len(parent.retried) - data.draw(st.integers(0, 1))
+        kept = len(sent) - (0 if is_chosen else data.draw(st.integers(0, 1)))
         if kept == 0:
             continue
-        is_changed = kept < len(parent.retried)
-        records = [parent.records[at] for at in parent.retried][:kept]
-        header = (
-            parent.retry_file[: -sum(len(parent.records[at]) + 1 for at in parent.retried)]
-            if is_table
-            else b""
-        )
+        is_changed = kept < len(sent)
+        records = [parent.records[at] for at in sent][:kept]
+        header = parent.retry_file.partition(b"\n")[0] + b"\n" if is_table else b""
         retry = finish(
             folder, child(number), form, header + b"".join(one + b"\n" for one in records), fails
         )
         assert len(retry.records) == kept
-        merging.add(retry.files, parent.files.job_id)
-        found = places_by_model(parent, retry, is_changed)
+        ids = (lambda sent=sent: iter(sent)) if is_chosen else None
+        merging.add(retry.files._replace(ids=ids), parent.files.job_id)
+        found = dict(enumerate(sent)) if is_chosen else places_by_model(parent, retry, is_changed)
         above = places[parent.files.job_id]
         places[child(number)] = own = {
             at: above[place] for at, place in found.items() if place in above
@@ -304,8 +310,9 @@ def test_merged_equals_model(tmp_path_factory, upload, data):
         unplaced[child(number)] = kept - len(own)
         jobs.append(retry)
         for at, place in own.items():
-            if not model[place][1]:
-                model[place] = (retry.lines[at], at not in retry.failed, child(number))
+            is_good = at not in retry.failed
+            if not model[place][1] or (is_chosen and is_good):
+                model[place] = (retry.lines[at], is_good, child(number))
 
     merged = merging.write()
     merging.close()

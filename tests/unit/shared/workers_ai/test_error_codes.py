@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dropbatch.core.errors import PASSING_CODES
 from local.workers_ai.codes import KNOWN
 from shared.workers_ai.error_codes import (
     _CODES,
-    RETRYABLE_ITEM_CODES,
     ErrorClass,
     advice,
     classify_poll_error,
@@ -162,7 +162,7 @@ def test_words_for_people():
 
 
 def test_codes_of_failed_items_that_are_tried_again():
-    assert {3040, 3007, 3008, 3021, 971} == RETRYABLE_ITEM_CODES
+    assert {3040, 3007, 3008, 3021, 971} == PASSING_CODES
 
 
 @given(status=st.integers(0, 999), code=st.one_of(st.none(), st.integers()), message=st.text())

@@ -1,0 +1,151 @@
+"""Chosen records of a finished job are sent again: which they are, and their upload.
+
+The promise: a retry has just these, byte for byte, and `merge` knows the place of each, because a
+list of their ids is stored before it, under `inbox/_retries/`, where nothing is an upload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple
+
+from dropbatch.client.job import Job
+from dropbatch.client.records import Record, lines_of
+from dropbatch.client.stack import blocks, object_file
+from dropbatch.client.submit import retry_path
+from dropbatch.client.upload import upload
+from dropbatch.client.validate import blocks_of_stream, unpacked
+from dropbatch.core import names
+from dropbatch.core.errors import NO_CAPACITY_WORDS, PASSING_CODES
+from dropbatch.core.formats.table import FORMATS
+from dropbatch.core.options import Options, decode_options, metadata_of
+from dropbatch.core.plan import Checkpoint, Planned, StackLimits, first_plan, plan_upload
+from dropbatch.core.read.form import read_beginning
+from dropbatch.core.read.lines import windows
+from dropbatch.core.read.records import judge_of
+from dropbatch.errors import NotFound, NothingToRetry
+
+IDS = "retry-ids"
+"""Metadata of a retry of chosen records: the key of the list of their ids."""
+_PASSING = frozenset({"missing_response", "expired"})
+_UNKNOWN = "submit_unknown"
+_LIMITS = StackLimits()
+
+
+class Wanted(NamedTuple):
+    """Which records are sent again.
+
+    Attributes:
+        failed: those that failed for reasons that pass: capacity, no answer, no time.
+        unknown: of these, also those that may have been billed: `submit_unknown`.
+        incomplete: answers that are none.
+        misfit: says why an answer does not fit what was asked for; empty if it does.
+    """
+
+    failed: bool = False
+    unknown: bool = False
+    incomplete: bool = False
+    misfit: Callable[[Record], str] | None = None
+
+    def has(self, record: Record) -> bool:
+        """Whether a record is one of them."""
+        if record.error:
+            code, text = record.error
+            is_busy = code == "inference_failed" and _lacked_capacity(text)
+            passes = code in _PASSING or (code == _UNKNOWN and self.unknown)
+            return self.failed and (passes or is_busy)
+        if self.incomplete and record.flaw:
+            return True
+        return bool(self.misfit and self.misfit(record))
+
+
+def _lacked_capacity(text: str) -> bool:
+    number = text.partition(":")[0]
+    return text == NO_CAPACITY_WORDS or (number.isdigit() and int(number) in PASSING_CODES)
+
+
+def send_chosen(job: Job, wanted: Wanted, options: Mapping[str, object]) -> Job:
+    """Send the records that are wanted again, as a retry of their job."""
+    job = job.resolved()
+    return send_again(job, (one.id for one in job.results() if wanted.has(one)), options)
+
+
+def send_again(job: Job, ids: Iterable[int], options: Mapping[str, object]) -> Job:
+    """Upload the records with these ids, which ascend, as a retry of their job.
+
+    Raises:
+        NothingToRetry: there are none.
+        NotFound: the upload was deleted.
+    """
+    given = metadata_of(options)
+    manifest, wanted, digest = job.manifest(), iter(ids), hashlib.sha256()
+    with tempfile.TemporaryFile() as records, tempfile.TemporaryFile() as listed:
+        next_id = next(wanted, None)
+        if next_id is None:
+            raise NothingToRetry(f"Job {job.id} has no such records.")
+        planned, found = records_of_upload(job, manifest)
+        records.write(planned.header + b"\n" if planned.header else b"")
+        for id_, record in enumerate(found):
+            if id_ == next_id:
+                records.write(record + b"\n")
+                listed.write(b"%d\n" % id_)
+                digest.update(b"%d\n" % id_)
+                next_id = next(wanted, None)
+                if next_id is None:
+                    break
+        key = f"{names.INBOX}_retries/{job.id}/{digest.hexdigest()[:16]}"
+        for file in (records, listed):
+            file.seek(0)
+        upload(job.stack, listed, key, {})
+        form = FORMATS[manifest["format"]]
+        path = names.INBOX + retry_path(job.path, form.extension or ".jsonl")
+        metadata = {"retry-of": job.id, "model": manifest["model"], IDS: key} | given
+        return Job.of_upload(job.stack, upload(job.stack, records, path, metadata))
+
+
+def records_of_upload(job: Job, manifest: Mapping[str, Any]) -> tuple[Planned, Iterator[bytes]]:
+    """A job's upload: how it is read, and its records as they were written, in order of their ids.
+
+    A record that could not be sent is there as what was read of it.
+    """
+    source, stack = manifest["source"], job.stack
+    version = {"VersionId": source["version"]} if source["version"] != "null" else {}
+    place = {"Bucket": source["bucket"], "Key": source["key"], **version}
+    if stack.ask("head_object", source["key"], Bucket=source["bucket"], **version) is None:
+        raise NotFound(f"The upload of job {job.id} was deleted: its records cannot be read.")
+    file, options, limits = object_file(stack.s3, place, source["bytes"]), options_of(job), _LIMITS
+    first, key = first_plan(options, limits, by_default=False), names.INBOX + job.path
+    beginning = read_beginning(blocks_of_stream(file))
+    planned = plan_upload(first, options, key, beginning, limits, is_retry=True)
+    return planned, _records(file, planned)
+
+
+def chosen_ids(job: Job, manifest: Mapping[str, Any]) -> Callable[[], Iterator[int]] | None:
+    """Which of its parent's records a retry has, read anew at each call; None if not told."""
+    source, stack = manifest["source"], job.stack
+    version = {"VersionId": source["version"]} if source["version"] != "null" else {}
+    upload = stack.ask("head_object", source["key"], Bucket=source["bucket"], **version)
+    key = upload["Metadata"].get(IDS) if upload else None
+    listed = stack.ask("head_object", key) if key else None
+    if listed is None:
+        return None
+    place = {"Bucket": stack.bucket, "Key": str(key)}
+    return lambda: map(int, lines_of(blocks(stack.s3, place, listed["ContentLength"])))
+
+
+def options_of(job: Job) -> Options:
+    """A job's options, as it resolved them."""
+    found = job.stack.read(f"{job.folder}options.json")
+    return decode_options(found) if found else Options()
+
+
+def _records(file: BinaryIO, planned: Planned) -> Iterator[bytes]:
+    plan = planned.plan
+    judge = judge_of(plan)
+    for window in windows(plan, Checkpoint(plan.start, plan.start_line), unpacked(file, plan)):
+        for raw in window.records:
+            judged = judge(raw, None if plan.is_document else 1)
+            if judged is not None:
+                yield judged if isinstance(judged, bytes) else b""
