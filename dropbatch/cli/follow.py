@@ -11,8 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from dropbatch.cli.again import note_misfits
 from dropbatch.cli.context import Exit, bar_of, emit, exit_of, is_json, note, row_of, said, worst
 from dropbatch.cli.files import path_in
+from dropbatch.client.again import Again
 from dropbatch.client.download import MANIFEST, read_manifest, remove_unchanged, writing
 from dropbatch.client.export import Delivery, deliver
 from dropbatch.client.job import Job
@@ -38,6 +40,8 @@ class Following:
         file: where to write the output alone, or `-` for standard output; instead of `folder`.
         download: arguments of `Job.download`.
         whole: whether a retry whose answers cannot be merged is a failure.
+        again: what is sent again before the end.
+        check: whether answers are checked against their schema.
     """
 
     strict: bool = False
@@ -49,10 +53,17 @@ class Following:
     file: Path | None = None
     download: dict[str, Any] = field(default_factory=dict)
     whole: bool = False
+    again: Again | None = None
+    check: bool = False
+
+    def __post_init__(self) -> None:
+        if self.again:
+            self.download = {**self.download, "merged": True}
 
     def follow(self, jobs: Sequence[Job]) -> Exit:
         """Wait for jobs, download what is wanted, print how each ended; the worst exit code."""
-        ended = each_over(jobs, Progress(), self.timeout, self.go_on or _go_on(jobs))
+        go_on = self.go_on or _go_on(jobs)
+        ended = each_over(jobs, Progress(), self.timeout, go_on, self.again)
         if not self.many and len(jobs) == 1:
             (only,) = ended
             return self._one(*only)
@@ -87,7 +98,7 @@ class Following:
         return self._files(job, manifest)
 
     def _files(self, job: Job, manifest: dict[str, Any]) -> Exit:
-        code = self._exit(manifest)
+        code = self._exit(job, manifest)
         if manifest["state"] != "completed":
             error = manifest["error"]
             why = f": {error['code']}: {error['message']}" if error else ""
@@ -99,7 +110,13 @@ class Following:
         if self.file:
             done = _get_file(job, self.file, **self.download, manifest=manifest)
             code = worst(code, self._lacks(done))
-        return code
+        return worst(code, self._misfits(job))
+
+    def _misfits(self, job: Job) -> Exit:
+        if not self.check:
+            return Exit.DONE
+        has_some = note_misfits(job, merged=bool(self.download.get("merged")))
+        return Exit.SOME_FAILED if has_some and self.whole else Exit.DONE
 
     def _make_room(self, folder: Path, manifest: dict[str, Any]) -> None:
         """Remove what an older job of the same path left there, but for what others changed."""
@@ -109,12 +126,14 @@ class Following:
         if older.get("source", {}).get("key") == manifest["source"]["key"]:
             remove_unchanged(folder, older)
 
-    def _exit(self, found: dict[str, Any] | Error) -> Exit:
+    def _exit(self, job: Job, found: dict[str, Any] | Error) -> Exit:
         if isinstance(found, Error):
             return exit_of(found)
         if found["state"] != "completed":
             return Exit.JOB_FAILED
         lacks = found["counts"]["failed"] or not found["read_to_end"]
+        if lacks and self.strict and self.again and found["read_to_end"]:
+            lacks = any(not one.success for one in job.results(merged=True))
         return Exit.SOME_FAILED if self.strict and lacks else Exit.DONE
 
     # ── many jobs ─────────────────────────────────────────────────────────────────────────────────
@@ -130,7 +149,7 @@ class Following:
 
         for (job, found), done in at_once(get, ended, DOWNLOADS_AT_ONCE):
             total.add(found)
-            code = worst(code, self._exit(found), self._told(job, done))
+            code = worst(code, self._exit(job, found), self._told(job, done))
             rows[job] = _row(job, found, done)
             can_retry |= _can_retry(found)
             if not is_json():
@@ -165,7 +184,7 @@ class Following:
             return exit_of(done) if done else Exit.DONE
         _show_merged(done)
         _note_made(done, f"{job.id}  ")
-        return self._lacks(done)
+        return worst(self._lacks(done), self._misfits(job))
 
     def _lacks(self, done: Delivery) -> Exit:
         return Exit.SOME_FAILED if self.whole and done.merged and done.merged.skipped else Exit.DONE

@@ -47,33 +47,34 @@ from dropbatch.errors import NotFound, NothingToRetry, UsageError
 @flag("--merged", help="Also write the output with each record's newest answer, retries included.")
 @click.option(
     "--as",
-    "kinds",
+    "exports",
     multiple=True,
     metavar=f"[{'|'.join(EXPORTS)}]",
     help="Also write the records so.",
 )
 @flag("--no-columns", help="With --as: leave out the columns of the table that was uploaded.")
 @flag("--force", help="Replace what another job or program wrote in the folder.")
-@flag("--strict", help="Exit with 3 if answers of a retry cannot be merged.")
+@flag("--check", help="Name the answers that do not fit the schema of their request.")
+@flag("--strict", help="Exit with 3 if answers do not fit, or those of a retry cannot be merged.")
 @gone("--so-far", "status has the counts; answers come when the job is over.", is_flag=True)
 @as_json
 @pass_context
 def get(
     context: Context,
+    /,
     *,
     jobs: Sequence[str],
     place: str | None,
-    merged: bool,
-    kinds: Sequence[str],
     no_columns: bool,
-    force: bool,
+    check: bool,
     strict: bool,
+    **download: Any,
 ) -> None:
     """Download the files of finished jobs. Resumes an interrupted download."""
-    check_kinds(kinds)
+    check_kinds(download["exports"])
     found, many = context.jobs(jobs)
-    wanted = {"merged": merged, "exports": kinds, "columns": not no_columns, "force": force}
-    following = Following(many=many, download=wanted, whole=strict)
+    download["columns"] = not no_columns
+    following = Following(many=many, download=download, whole=strict, check=check)
     if place and _is_file(place) and not many:
         following.file = Path(place)
     elif place == "-":
@@ -95,6 +96,7 @@ def _is_file(place: str) -> bool:
 @click.option("--model", multiple=True, help="Another model than the job's.")
 @get_option
 @flag("--incomplete", help="Instead those whose answers are none: empty, or cut off.")
+@flag("--misfits", help="Instead those whose answers do not fit the schema of their request.")
 @flag("--wait", help="Wait until the new jobs are over.")
 @strict
 @as_json
@@ -105,6 +107,7 @@ def retry(
     *,
     jobs: Sequence[str],
     incomplete: bool,
+    misfits: bool,
     wait: bool,
     folder: Path | None,
     strict: bool,
@@ -117,8 +120,9 @@ def retry(
 
     def retried(job: Job) -> tuple[Job | None, list[str]]:
         try:
-            if incomplete:
-                return send_chosen(job, Wanted(incomplete=True), options), []
+            if incomplete or misfits:
+                wanted = Wanted(incomplete=incomplete, misfits=misfits)
+                return send_chosen(job, wanted, options).job, []
             return retry_job(job, options)
         except NothingToRetry as error:
             if not many:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import click
 
+from dropbatch.cli.again import again_options
 from dropbatch.cli.context import (
     Context,
     Exit,
@@ -26,6 +27,7 @@ from dropbatch.cli.context import (
     worst,
 )
 from dropbatch.cli.follow import Following, incomplete_in
+from dropbatch.client.again import Again
 from dropbatch.client.download import blocks_of
 from dropbatch.client.find import history, newest, wait_for_job
 from dropbatch.client.job import Job
@@ -87,13 +89,21 @@ def status(context: Context, *, jobs: Sequence[str]) -> None:
     metavar="TIME",
     help="Give up after 90s, 30m or 12h: exit code 6.",
 )
+@again_options
 @strict
 @as_json
 @pass_context
-def wait(context: Context, *, jobs: Sequence[str], timeout: float | None, strict: bool) -> None:
+def wait(
+    context: Context,
+    *,
+    jobs: Sequence[str],
+    timeout: float | None,
+    again: Again | None,
+    strict: bool,
+) -> None:
     """Wait until jobs are over."""
     found, many = context.jobs(jobs, lambda name: wait_for_job(context.stack, name, timeout))
-    following = Following(strict=strict, many=many, timeout=timeout)
+    following = Following(strict=strict, many=many, timeout=timeout, again=again)
     raise SystemExit(worst(following.follow(found), context.code))
 
 

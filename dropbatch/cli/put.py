@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from dropbatch.cli.again import again_options
 from dropbatch.cli.context import (
     Context,
     Exit,
@@ -36,6 +37,7 @@ from dropbatch.cli.context import (
 )
 from dropbatch.cli.files import MAX_NAMES, Planned, begin, path_in, plan, resumes_since, some
 from dropbatch.cli.follow import Following
+from dropbatch.client.again import Again
 from dropbatch.client.job import Job
 from dropbatch.client.progress import counted
 from dropbatch.client.sources import read_template
@@ -85,6 +87,7 @@ files_argument = click.argument("sources", nargs=-1, required=True, metavar="FIL
 @upload_options
 @flag("--wait", help="Wait until the jobs are over.")
 @get_option
+@again_options
 @flag("--no-check", help="Send it even if the stack would refuse it, or each of its first records.")
 @flag("--skip-bad", help="Leave out files that the stack would refuse, and exit with 1.")
 @flag("--skip-existing", help="Leave out what the bucket holds already: path, options, content.")
@@ -102,6 +105,7 @@ def put(
     skip_bad: bool,
     skip_existing: bool,
     wait: bool,
+    again: Again | None,
     folder: Path | None,
     strict: bool,
     **given: Any,
@@ -115,7 +119,7 @@ def put(
     planned, many, attached = plan(sources, name, lambda: context.stack)
     since = resumes_since(folder, skip_existing=skip_existing)
     sending = Sending(context.stack, planned, options, skip_bad, since)
-    following = Following(strict=strict, folder=folder, many=many, replaces=True)
+    following = Following(strict=strict, folder=folder, many=many, replaces=True, again=again)
     if folder:
         sending.resumes = following.go_on = "The same command goes on."
     submissions = sending.check(records=not no_check)
@@ -127,7 +131,7 @@ def put(
         begin(folder, places)
     send_attached(context.stack, attached)
     jobs = sending.send(submissions)
-    code = following.follow(jobs) if jobs and (wait or folder) else Exit.DONE
+    code = following.follow(jobs) if jobs and (wait or folder or again) else Exit.DONE
     raise SystemExit(worst(code, sending.report_refused()))
 
 

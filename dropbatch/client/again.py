@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
 from typing import Any, BinaryIO, NamedTuple
 
+from dropbatch.client.find import retry_ids
 from dropbatch.client.job import Job
-from dropbatch.client.records import Record, lines_of
+from dropbatch.client.records import DEFAULT_FORMAT, Record, lines_of
 from dropbatch.client.stack import blocks, object_file
 from dropbatch.client.submit import retry_path
-from dropbatch.client.upload import upload
+from dropbatch.client.upload import upload, uploaded_as
 from dropbatch.client.validate import blocks_of_stream, unpacked
 from dropbatch.core import names
 from dropbatch.core.errors import NO_CAPACITY_WORDS, PASSING_CODES
@@ -41,13 +43,13 @@ class Wanted(NamedTuple):
         failed: those that failed for reasons that pass: capacity, no answer, no time.
         unknown: of these, also those that may have been billed: `submit_unknown`.
         incomplete: answers that are none.
-        misfit: says why an answer does not fit what was asked for; empty if it does.
+        misfits: answers that do not fit their schema, if it is True, or this type.
     """
 
     failed: bool = False
     unknown: bool = False
     incomplete: bool = False
-    misfit: Callable[[Record], str] | None = None
+    misfits: Any = False
 
     def has(self, record: Record) -> bool:
         """Whether a record is one of them."""
@@ -56,9 +58,7 @@ class Wanted(NamedTuple):
             is_busy = code == "inference_failed" and _lacked_capacity(text)
             passes = code in _PASSING or (code == _UNKNOWN and self.unknown)
             return self.failed and (passes or is_busy)
-        if self.incomplete and record.flaw:
-            return True
-        return bool(self.misfit and self.misfit(record))
+        return bool(record.misfit or (self.incomplete and record.flaw))
 
 
 def _lacked_capacity(text: str) -> bool:
@@ -66,13 +66,79 @@ def _lacked_capacity(text: str) -> bool:
     return text == NO_CAPACITY_WORDS or (number.isdigit() and int(number) in PASSING_CODES)
 
 
-def send_chosen(job: Job, wanted: Wanted, options: Mapping[str, object]) -> Job:
-    """Send the records that are wanted again, as a retry of their job."""
-    job = job.resolved()
-    return send_again(job, (one.id for one in job.results() if wanted.has(one)), options)
+class Sent(NamedTuple):
+    """A retry of chosen records of a job, and how many they are."""
+
+    job: Job
+    records: int
 
 
-def send_again(job: Job, ids: Iterable[int], options: Mapping[str, object]) -> Job:
+def send_chosen(job: Job, wanted: Wanted, options: Mapping[str, object]) -> Sent:
+    """Send the records that are wanted again, as a retry of their job; newest answers count."""
+    job, into = job.resolved(), None if wanted.misfits is True else wanted.misfits
+    merged, check = bool(retry_ids(job)), bool(wanted.misfits)
+    records = job.results(merged=merged, into=into, check=check)
+    return send_again(job, (one.id for one in records if wanted.has(one)), options)
+
+
+class Again(NamedTuple):
+    """How often records are sent again by whoever waits, which, and who is told what it costs."""
+
+    times: int
+    wanted: Wanted
+    say: Callable[[str], None] = lambda _: None
+
+    def settle(self, over: Iterable[tuple[Job, Any]], wait: Callable[[list[Job]], Any]) -> None:
+        """Send what is wanted of finished jobs again, and wait for it.
+
+        A retry that an interrupted call has sent is waited for, and not sent twice.
+        """
+        manifests = {job: found for job, found in over if isinstance(found, dict)}
+        for _ in range(self.times):
+            made = {
+                job: one
+                for job, found in manifests.items()
+                if (one := _unfinished(job) or _sent(job, found, self))
+            }
+            manifests = {job: manifests[job] for job in made}
+            if made:
+                wait([*made.values()])
+
+
+def _sent(job: Job, manifest: dict[str, Any], again: Again) -> Job | None:
+    wanted = again.wanted
+    has_some = manifest["counts"]["failed"] or (wanted.incomplete and manifest["incomplete"])
+    if not (has_some or wanted.misfits):
+        return None
+    try:
+        retry, records = send_chosen(job, wanted, {})
+    except NotFound:  # Nothing to retry, or no output.
+        return None
+    total, cost = manifest["counts"]["total"], manifest["cost"]
+    about = f", about ${Decimal(cost['amount']) * records / total:.6f}" if cost else ""
+    sent = f"{records:,} of {total:,} records are sent and billed again{about}"
+    again.say(f"{job.id}  {sent}: job {retry.id}")
+    return retry
+
+
+def _unfinished(job: Job) -> Job | None:
+    """The newest retry of a job, if it is not over."""
+    try:
+        newest = uploaded_as(job.stack, _retry_key(job, job.manifest()), {})
+    except NotFound:
+        return None
+    if newest.metadata.get("retry-of") != job.id:
+        return None
+    again = Job.of_upload(job.stack, newest).resolved()
+    return None if again.status()["state"] in names.FINAL_JOB_STATES else again
+
+
+def _retry_key(job: Job, manifest: Mapping[str, Any]) -> str:
+    form = FORMATS[manifest["format"] or DEFAULT_FORMAT]
+    return names.INBOX + retry_path(job.path, form.extension or ".jsonl")
+
+
+def send_again(job: Job, ids: Iterable[int], options: Mapping[str, object]) -> Sent:
     """Upload the records with these ids, which ascend, as a retry of their job.
 
     Raises:
@@ -80,7 +146,7 @@ def send_again(job: Job, ids: Iterable[int], options: Mapping[str, object]) -> J
         NotFound: the upload was deleted.
     """
     given = metadata_of(options)
-    manifest, wanted, digest = job.manifest(), iter(ids), hashlib.sha256()
+    manifest, wanted, digest, count = job.manifest(), iter(ids), hashlib.sha256(), 0
     with tempfile.TemporaryFile() as records, tempfile.TemporaryFile() as listed:
         next_id = next(wanted, None)
         if next_id is None:
@@ -89,6 +155,7 @@ def send_again(job: Job, ids: Iterable[int], options: Mapping[str, object]) -> J
         records.write(planned.header + b"\n" if planned.header else b"")
         for id_, record in enumerate(found):
             if id_ == next_id:
+                count += 1
                 records.write(record + b"\n")
                 listed.write(b"%d\n" % id_)
                 digest.update(b"%d\n" % id_)
@@ -99,10 +166,9 @@ def send_again(job: Job, ids: Iterable[int], options: Mapping[str, object]) -> J
         for file in (records, listed):
             file.seek(0)
         upload(job.stack, listed, key, {})
-        form = FORMATS[manifest["format"]]
-        path = names.INBOX + retry_path(job.path, form.extension or ".jsonl")
         metadata = {"retry-of": job.id, "model": manifest["model"], IDS: key} | given
-        return Job.of_upload(job.stack, upload(job.stack, records, path, metadata))
+        uploaded = upload(job.stack, records, _retry_key(job, manifest), metadata)
+        return Sent(Job.of_upload(job.stack, uploaded), count)
 
 
 def records_of_upload(job: Job, manifest: Mapping[str, Any]) -> tuple[Planned, Iterator[bytes]]:

@@ -61,7 +61,7 @@ def vector_of(result: Any, id_: int) -> list[float] | None:
     """An answer's embedding; None if it is none."""
     if not isinstance(result, dict):
         return None
-    own = _at(result, ("embedding",))
+    own = at(result, ("embedding",))
     found = [own] if own is not None else _first(result, _VECTORS)
     if not isinstance(found, list) or not found:
         return None
@@ -90,7 +90,8 @@ def _numbers(found: Any) -> list[float] | None:
         return None
 
 
-def _at(value: Any, path: Path) -> Any:
+def at(value: Any, path: Path) -> Any:
+    """What a value has at a path; None if nothing."""
     for step in path:
         if isinstance(step, str):
             value = value.get(step) if isinstance(value, dict) else None
@@ -100,17 +101,17 @@ def _at(value: Any, path: Path) -> Any:
 
 
 def _first(value: Any, paths: tuple[Path, ...]) -> Any:
-    return next((found for path in paths if (found := _at(value, path)) is not None), None)
+    return next((found for path in paths if (found := at(value, path)) is not None), None)
 
 
 def _own_shape(content: Any, ending: Any) -> dict[str, Any]:
     """A text, or blocks of one, as Workers AI's own answer."""
     blocks = content if isinstance(content, list) else [{"text": content}]
-    texts = [_at(one, ("text",)) for one in blocks]
+    texts = [at(one, ("text",)) for one in blocks]
     calls = [
         call
         for one in blocks
-        if (call := one if _at(one, ("type",)) == "tool_use" else _at(one, ("toolUse",)))
+        if (call := one if at(one, ("type",)) == "tool_use" else at(one, ("toolUse",)))
     ]
     return {
         "response": "".join(one for one in texts if isinstance(one, str)),

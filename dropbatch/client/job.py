@@ -36,7 +36,20 @@ class JobOptions(TypedDict, total=False):
     max_failed_fraction: float
     max_cost: float | Decimal
     output_tokens: int
+    schema: Mapping[str, Any]
     tags: Mapping[str, str]
+
+
+class Chosen(TypedDict, total=False):
+    """What is sent again besides what failed for capacity, or without an answer in time.
+
+    `unknown`: what may have been billed (`submit_unknown`); `incomplete` and `misfits`: see
+    `Job.retry`.
+    """
+
+    unknown: bool
+    incomplete: bool
+    misfits: Any
 
 
 def no_job(path: str, notice: Mapping[str, Any]) -> NotFound:
@@ -145,7 +158,13 @@ class Job:
         raise NotOver(f"Job {job.id} is not over yet. Wait for it.")
 
     def wait(
-        self, *, timeout: float | None = None, check: bool = False, progress: bool = True
+        self,
+        *,
+        timeout: float | None = None,
+        check: bool = False,
+        progress: bool = True,
+        retry: int = 0,
+        **chosen: Unpack[Chosen],
     ) -> str:
         """Wait until the job is over, also while connections are lost.
 
@@ -154,6 +173,9 @@ class Job:
             check: raise an error unless the job is completed.
             progress: show it on a terminal (standard error) or in a notebook, if the main thread
                 waits.
+            retry: how often to send records again, which are billed again, that failed for reasons
+                that pass; then `results(merged=True)` has their answers.
+            chosen: with `retry`, also others: see `Chosen`.
 
         Returns:
             The final state: `completed`, `failed` or `cancelled`.
@@ -165,7 +187,8 @@ class Job:
         """
         from dropbatch.client.wait import each_over
 
-        ((_, found),) = each_over([self], _shown(progress=progress), timeout)
+        shown, again = _shown(progress=progress), _again(retry, chosen)
+        ((_, found),) = each_over([self], shown, timeout, again=again)
         return _end_of(self, found, check=check)
 
     def download(
@@ -205,14 +228,29 @@ class Job:
             force=force,
         )
 
-    def results(self, *, merged: bool = False) -> Iterator[Record]:
-        """The finished job's records, in input order, streamed; `merged`: with the newest answers.
+    def results(
+        self, *, merged: bool = False, into: Any = None, check: bool = False
+    ) -> Iterator[Record]:
+        """The finished job's records, in input order, streamed.
+
+        Args:
+            merged: each record's newest answer, retries included.
+            into: a pydantic model, msgspec Struct or dataclass: each record's `value` is its answer
+                as one, or `misfit` says why it is none.
+            check: check answers against the schema in `response_format`, or in the option `schema`
+                (extra `dropbatch[check]`); `misfit` says which do not fit.
 
         Raises:
             NotFound: the job is not over, or has no output.
+            UsageError: there is no such type, or a package is missing.
         """
         with self._files(merged=merged) as files:
-            yield from files.records()
+            if not (into or check):
+                yield from files.records()
+                return
+            from dropbatch.client.fits import judged
+
+            yield from judged(self.resolved(), files.records(), into)
 
     def to_arrow(self, *, merged: bool = False, columns: bool = True) -> Any:
         """The finished job's records as a `pyarrow.Table` (extra `dropbatch[data]`).
@@ -266,11 +304,15 @@ class Job:
         """Resume the paused job."""
         self._command("run")
 
-    def retry(self, *, incomplete: bool = False, **options: Unpack[JobOptions]) -> Job:
+    def retry(
+        self, *, incomplete: bool = False, misfits: Any = False, **options: Unpack[JobOptions]
+    ) -> Job:
         """Try the failed records again, as a new job; options replace the job's own.
 
         Args:
             incomplete: send instead the records whose answers are none: see `Record.flaw`.
+            misfits: send instead those whose answers do not fit: True as for `results(check=True)`,
+                or a type as for its `into`.
             options: as for `Client.submit`.
 
         Raises:
@@ -280,8 +322,8 @@ class Job:
         from dropbatch.client.again import Wanted, send_chosen
         from dropbatch.client.submit import retry
 
-        if incomplete:
-            return send_chosen(self, Wanted(incomplete=incomplete), options)
+        if incomplete or misfits:
+            return send_chosen(self, Wanted(incomplete=incomplete, misfits=misfits), options).job
         again, notes = retry(self, options)
         for note in notes:
             warnings.warn(note, stacklevel=2)
@@ -294,7 +336,13 @@ class Job:
 
 
 def wait(
-    jobs: Iterable[Job], *, timeout: float | None = None, check: bool = False, progress: bool = True
+    jobs: Iterable[Job],
+    *,
+    timeout: float | None = None,
+    check: bool = False,
+    progress: bool = True,
+    retry: int = 0,
+    **chosen: Unpack[Chosen],
 ) -> Iterator[Job]:
     """Wait until jobs of one stack are over; yield each when it is.
 
@@ -303,6 +351,8 @@ def wait(
         timeout: seconds after which to give up.
         check: raise an error for a job that failed or was cancelled.
         progress: show it on a terminal (standard error) or in a notebook, if the main thread waits.
+        retry: as for `Job.wait`; then jobs are yielded when all are over.
+        chosen: likewise.
 
     Raises:
         TimedOut: some are not over after these seconds; they continue.
@@ -311,9 +361,16 @@ def wait(
     """
     from dropbatch.client.wait import each_over
 
-    for job, found in each_over(list(jobs), _shown(progress=progress), timeout):
+    shown, again = _shown(progress=progress), _again(retry, chosen)
+    for job, found in each_over(list(jobs), shown, timeout, again=again):
         _end_of(job, found, check=check)
         yield job
+
+
+def _again(times: int, chosen: Chosen) -> Any:
+    from dropbatch.client.again import Again, Wanted
+
+    return Again(times, Wanted(failed=True, **chosen)) if times else None
 
 
 def _shown(*, progress: bool) -> Any:

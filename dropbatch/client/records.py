@@ -49,6 +49,8 @@ class Record:
         result: the API's result; in a format of other vendors their body; in a table `response` has
             the answer's text. None if it failed.
         error: None if it was answered.
+        value: what `Job.results(into=…)` made of the answer.
+        misfit: why it could make nothing; None if it could, or was not asked to.
     """
 
     id: int
@@ -56,6 +58,8 @@ class Record:
     success: bool
     result: Any
     error: RecordError | None
+    value: Any = None
+    misfit: RecordError | None = None
 
     def __repr__(self) -> str:
         says = repr(f"{self.error.code}: {self.error.message}" if self.error else self.text)

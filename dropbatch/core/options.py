@@ -58,6 +58,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     max_failed_fraction: float | None = None
     max_cost: Decimal | None = None
     output_tokens: int | None = None
+    schema: dict[str, msgspec.Raw] | None = None
     tags: dict[str, str] | None = None
     ignored: dict[str, str] | None = None
 
@@ -173,6 +174,10 @@ OPTIONS = {
     "output_tokens": Option(
         Annotated[int, Meta(ge=1, le=MAX_NAMED_TOKENS)],
         f"It must be a whole number from 1 to {MAX_NAMED_TOKENS:,}.",
+    ),
+    "schema": Option(
+        dict[str, msgspec.Raw],
+        'It must be a JSON Schema: an object, such as {"type":"object","required":["mood"]}.',
     ),
     "tags": Option(
         _TAGS,

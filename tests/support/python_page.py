@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pytest
 
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:```\n(.*?)```)?", re.DOTALL)
-BLOCKS = 6
+BLOCKS = 7
 
 
 def printed_and_shown(
