@@ -1,7 +1,4 @@
-"""An AWS account in memory.
-
-A table, a bucket, queues, an event bus, waiting tasks and functions on one clock.
-"""
+"""An AWS account in memory: a table, a bucket, queues, an event bus, functions on one clock."""
 
 from __future__ import annotations
 

@@ -1,49 +1,44 @@
-"""A test over many seeds: which one fails, how it is played again, and where it goes another way.
-
-Two seeds never have the same times, so what happens is compared without them.
-"""
+"""A test over many seeds: which one fails, how it is played again, where it goes another way."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import os
-from collections import deque
-from itertools import islice, zip_longest
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    Trace = Callable[[str], None]
+    from collections.abc import Callable
 
 COMPARED, SHOWN = 20, 4
-"""Seeds that passed last whose worlds are compared, and lines shown after the first difference."""
+"""Worlds that passed last, one of which is compared, and lines shown after the difference."""
 
 
 def seeds(number: int, first: int = 0) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a test for so many seeds, with its arguments `seed` and `trace`; SEED=17 runs that alone.
 
     `trace` takes lines, as `Account.trace` gives them. A failure names its seed, the command that
-    plays it again, and the first difference from the seed among those that passed before it that
-    went the same way for longest.
+    plays it again, and the first difference from a world that passed: of the last ones, the one
+    that went the same way for longest.
     """
 
     def decorated(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
         def run(**given: Any) -> None:
-            passed: deque[tuple[int, list[str]]] = deque(maxlen=COMPARED)
+            passed: list[tuple[int, list[str]]] = []
             alone = os.environ.get("SEED")
             for seed in [int(alone)] if alone else range(first, first + number):
                 lines: list[str] = []
                 try:
                     test(seed=seed, trace=lines.append, **given)
                 except Exception as error:
-                    said = str(error) or type(error).__name__
-                    told = [f"seed {seed}: {said}", f"again: {_command(test, seed)}"]
-                    raise AssertionError("\n".join([*told, *_nearest(passed, lines)])) from error
-                passed.append((seed, lines))
+                    told = (
+                        f"seed {seed}: {str(error) or type(error).__name__}\n{_again(test, seed)}"
+                    )
+                    raise AssertionError("\n".join([told, *_nearest(passed, lines)])) from error
+                passed = [*passed[1 - COMPARED :], (seed, lines)]
 
         signature = inspect.signature(test)
         own = [one for one in signature.parameters.values() if one.name not in {"seed", "trace"}]
@@ -53,32 +48,30 @@ def seeds(number: int, first: int = 0) -> Callable[[Callable[..., None]], Callab
     return decorated
 
 
-def _command(test: Callable[..., None], seed: int) -> str:
-    file = Path(inspect.getfile(test))
-    near = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    return f"SEED={seed} python -m pytest '{near}' -k {test.__name__}"
+def _again(test: Callable[..., None], seed: int) -> str:
+    file = os.path.relpath(Path(inspect.getfile(test)))
+    return f"again: SEED={seed} python -m pytest '{file}' -k {test.__name__}"
 
 
-def _nearest(passed: Iterable[tuple[int, list[str]]], lines: list[str]) -> Iterator[str]:
+def _nearest(passed: list[tuple[int, list[str]]], lines: list[str]) -> list[str]:
     """How a world goes another way than the one of a seed that passed."""
-    found = max(passed, key=lambda one: _same(one[1], lines), default=None)
-    if found is not None:
-        yield f"first difference from seed {found[0]}, which passed:"
-        yield from first_difference(found[1], lines)
+    if not passed:
+        return []
+    seed, before = max(passed, key=lambda one: _same(one[1], lines))
+    return [f"first difference from seed {seed}, which passed:", *first_difference(before, lines)]
 
 
-def first_difference(passed: list[str], lines: list[str], shown: int = SHOWN) -> Iterator[str]:
+def first_difference(passed: list[str], failed: list[str]) -> list[str]:
     """The first lines that differ but for their times: `-` of what passed, `+` of what failed."""
-    place = _same(passed, lines)
-    yield from (f"  {line}" for line in lines[max(place - 1, 0) : place])
-    yield from (f"- {line}" for line in islice(passed, place, place + shown))
-    yield from (f"+ {line}" for line in islice(lines, place, place + shown))
+    place = _same(passed, failed)
+    shown = slice(place, place + SHOWN)
+    return [*(f"- {line}" for line in passed[shown]), *(f"+ {line}" for line in failed[shown])]
 
 
 def _same(one: list[str], other: list[str]) -> int:
-    """How many lines two worlds have in common, but for their times."""
-    pairs = enumerate(zip_longest(map(_untimed, one), map(_untimed, other)))
-    return next((place for place, (left, right) in pairs if left != right), len(one))
+    """How many lines two worlds have in common, but for their times, which no two share."""
+    pairs = zip(map(_untimed, one), map(_untimed, other), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _untimed(line: str) -> str:

@@ -1,7 +1,4 @@
-"""What real services do that tests like to forget.
-
-Each a number, all drawn from the seed of a world.
-"""
+"""What real services do that tests like to forget: each a number, drawn from a world's seed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What all simulated services share.
-
-Every call takes time, lets others run, and may be the last of its process.
-"""
+"""What all services share: a call takes time, lets others run, and may be its process's last."""
 
 from __future__ import annotations
 
@@ -49,11 +46,7 @@ class Calls:
         self.dies_at = 0
         """The place at which the running process dies; 0: none."""
         self.lost_at = self.fails_at = self.refused_at = 0
-        """The place of a write whose answer is lost, so that the SDK sends it again or gives up.
-
-        And of one that is
-        refused; 0: none.
-        """
+        """Places of writes whose answer is lost: sent again, or given up; and of one refused."""
 
     @property
     def disturbances(self) -> int:

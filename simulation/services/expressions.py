@@ -303,9 +303,7 @@ def normal(wire: Any) -> Any:
                     raise refused("ValidationException", "DynamoDB")
                 text = f"{number:f}"
                 wire = {"N": (text.rstrip("0").rstrip(".") or "0") if "." in text else text}
-            return wire if len(value) > SHORT else shared(wire, kind, value)
-        case "S":
-            return wire if len(value) > SHORT else shared(wire, kind, value)
+            return wire
         case "L":
             return {"L": [normal(member) for member in value]}
         case "M":
@@ -315,16 +313,6 @@ def normal(wire: Any) -> Any:
 
 
 MAX_DIGITS = 38
-SHORT, MOST_SHARED = 40, 100_000
-"""Characters of values that are kept once, and how many of these."""
-_shared: dict[tuple[str, str], Any] = {}
-
-
-def shared(wire: Any, kind: str, value: str) -> Any:
-    """A short value, kept once however many items have it."""
-    if len(_shared) > MOST_SHARED:
-        _shared.clear()
-    return _shared.setdefault((kind, value), wire)
 
 
 def projected(item: Item, text: str, names: Names) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""SQS in memory: standard queues, without order, with visibility timeouts, delays.
-
-Duplicates and dead letters.
-"""
+"""SQS in memory: standard queues, without order, with delays, duplicates and dead letters."""
 
 from __future__ import annotations
 
@@ -48,13 +45,7 @@ class Message:
 
 
 class Queue:
-    """One queue.
-
-    Attributes:
-        name: also its URL.
-        messages: by id, those that were not deleted.
-        dead: messages that became dead letters.
-    """
+    """One queue: `messages` that were not deleted, by id, and `dead` letters."""
 
     def __init__(
         self,
@@ -63,13 +54,9 @@ class Queue:
         retention: float = 345_600.0,
         most_receives: float = math.inf,
     ) -> None:
-        """Describe an empty queue.
+        """Describe an empty queue, whose name is also its URL; times are in seconds.
 
-        Args:
-            name: also its URL.
-            visibility: seconds that a received message is hidden.
-            retention: seconds that a message is kept.
-            most_receives: deliveries before a message is a dead letter.
+        After `most_receives` deliveries a message is a dead letter.
         """
         self.name = name
         self.visibility = visibility

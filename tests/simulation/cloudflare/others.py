@@ -1,7 +1,4 @@
-"""Others in the account.
-
-Another stack that sends what this one sends, and persons in the dashboard.
-"""
+"""Others in the account: a stack that sends what this one sends, persons in the dashboard."""
 
 from __future__ import annotations
 

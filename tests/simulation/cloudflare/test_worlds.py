@@ -1,7 +1,4 @@
-"""Worlds with completion events beside the same worlds without.
-
-What they bring, and that nothing is worse without.
-"""
+"""What completion events bring, beside the same worlds without; nothing is worse without."""
 
 from statistics import mean
 

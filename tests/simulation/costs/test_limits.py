@@ -1,7 +1,4 @@
-"""What jobs with a limit spend when their answers have 10 to 10,000 tokens.
-
-Not more than it, whatever happens.
-"""
+"""Jobs with a limit do not spend more, whatever happens, with answers of 10 to 10,000 tokens."""
 
 from decimal import Decimal
 from random import Random

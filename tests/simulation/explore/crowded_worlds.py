@@ -340,21 +340,6 @@ def swept(world: World) -> list[Dropped]:
     return dropped
 
 
-def of_another_version(world: World) -> list[Dropped]:
-    """Another version of the product has written a job's item."""
-    dropped = _files(world, "a", 4)
-    key = f"JOB#{dropped[0].upload.job_id}", "META"
-    world.run(HOUR, lambda: key in world.dynamodb.items)
-    world.run(1.0)
-    before = world.dynamodb.items[key]["work"]
-    for work in ({"S": "v3#routine"}, before):
-        world.dynamodb.put_item(
-            TableName=world.dynamodb.table, Item={**world.dynamodb.items[key], "work": work}
-        )
-        world.run(2 * MINUTE)
-    return dropped
-
-
 def looks_too_long(world: World) -> list[Dropped]:
     """The next tick comes before one has noted that it looks no longer."""
     Slow(world, "update_item RATE#OUTSTANDING SET watched_until", seconds=20.0, nth=0)
@@ -368,7 +353,7 @@ FEW = ((budget, "OUTSTANDING_MINUTES", 0.4), (share_laws, "MINUTES", 0.4))
 """Each model may have 4 batches outstanding at 20 calls a minute, less half of the others'."""
 SINGLE = (("MAX_REQUESTS_PER_BATCH", 1),)
 STUCK = Fault(kind="stuck", model=MODELS[0], seconds=3 * HOUR, times=0)
-SPENT, SPENT_ONCE = (Fault(kind="3036", on="submit", times=times) for times in (0, 1))
+SPENT_ONCE = Fault(kind="3036", on="submit")
 FULL = Fault(kind="3040", on="submit")
 BAD = Fault(kind="5006", on="submit", times=0)
 LONG = 2 * HOUR
@@ -430,7 +415,6 @@ CROWDED_WORLDS = (
     SmallWorld("first batches and polls", firsts_and_polls, (), FOUR),
     SmallWorld("fewer tokens than polls", fewer_tokens, (), FOUR, latency=400.0),
     SmallWorld("a batch without a job", without_a_job),
-    SmallWorld("a job of another version", of_another_version, (), SINGLE, undisturbed=True),
     SmallWorld("a tick looks too long", looks_too_long, (), SINGLE, latency=300.0),
     SmallWorld(
         "no capacity, the longest waits",

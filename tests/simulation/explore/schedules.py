@@ -180,7 +180,6 @@ class SmallWorld:
         calls_fail: whether its users let calls of AWS fail, so that messages may fail and come
             again.
         share: how long waits are that vary: 0 for the shortest, 1 for the longest.
-        undisturbed: whether only its undisturbed run tells anything.
         patched: constants of the product with other values: the module, the name, the value.
     """
 
@@ -192,7 +191,6 @@ class SmallWorld:
     latency: float = 3.0
     calls_fail: bool = False
     share: float = 0.5
-    undisturbed: bool = False
     patched: tuple[tuple[ModuleType, str, object], ...] = ()
 
 
@@ -386,7 +384,7 @@ class Exploration:
                 turn.
         """
         self.small = small
-        self.depth = 0 if small.undisturbed else depth
+        self.depth = depth
         self.explored = Explored(small.name)
         self._chance = chance
         self.last: Ran | None = None

@@ -1,7 +1,4 @@
-"""Small worlds: two or three invocations that meet at one item, each a scenario of users.
-
-Messages and the API.
-"""
+"""Small worlds: two or three invocations that meet at one item, by users, messages, the API."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Small worlds keep the laws under each schedule of their races.
-
-A condition that is missing is found by them.
-"""
+"""Small worlds keep the laws under each schedule of their races, and find missing conditions."""
 
 import gc
 

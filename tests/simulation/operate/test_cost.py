@@ -1,7 +1,4 @@
-"""What a million records and an idle stack cost at list prices.
-
-The bench's own count, at its targets.
-"""
+"""What a million records and an idle stack cost: the bench's own count, at its targets."""
 
 import pytest
 

@@ -1,7 +1,4 @@
-"""What waits for the end of a pause is submitted as soon as it is lifted, by whomever.
-
-At the rate of the budget.
-"""
+"""What waits for a pause's end is submitted once it is lifted, at the rate of the budget."""
 
 import pytest
 

@@ -1,7 +1,4 @@
-"""The simulated queue answers as moto does.
-
-The same random sequence of messages, deliveries and time that passes.
-"""
+"""The simulated queue answers as moto does, to the same messages, deliveries and times."""
 
 import json
 import random

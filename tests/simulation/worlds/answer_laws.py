@@ -1,7 +1,4 @@
-"""Laws of what was paid.
-
-No answer that the API still has is given up, and what was accepted has a cost.
-"""
+"""Laws of what was paid: no answer is given up that can be had; all that was accepted costs."""
 
 from __future__ import annotations
 

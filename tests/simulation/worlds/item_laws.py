@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from dropbatch.core.names import CONTROL_PK
-from shared.bootstrap import SECRET_SECONDS
 from tests.simulation.worlds import pacing_laws
 from tests.simulation.worlds.judges import CALLS_IN_FIVE_MINUTES
 from tests.simulation.worlds.release_laws import ReleaseLaws
@@ -31,20 +30,10 @@ if TYPE_CHECKING:
 
 TIMES = frozenset(
     {
-        *("due_at", "work", "claims", "paused", "held", "lease_until", "status"),
-        *(
-            "reading",
-            "calls_fail_since",
-            "watched_from",
-            "watched_until",
-            "ticked_at",
-            "wait",
-            "held_since",  # of waits that two refusals begin at once
-            "busy_until",  # of events: when to look again, and who sets up
-            "pull_at",
-            "youngest_at",
-            "ttl",
-        ),
+        *("due_at", "work", "claims", "paused", "held", "lease_until", "status", "reading"),
+        *("calls_fail_since", "watched_from", "watched_until", "ticked_at", "wait", "ttl"),
+        "held_since",  # of waits that two refusals begin at once
+        *("busy_until", "pull_at", "youngest_at"),  # of events: when to look again, who sets up
     }
 )
 """Attributes that say when an item is looked at, and what was told of it."""
@@ -87,8 +76,6 @@ MAX_HOLD_SECONDS = 900.0
 """Longest wait after a refusal for too many calls, and of a model without capacity."""
 MAX_PROBE_SECONDS = 1_800.0
 """Longest time between a pause's beginning and its probe."""
-REREAD_SECONDS = SECRET_SECONDS + 150.0
-"""After a change of the secret."""
 MIN_WAIT_SECONDS = 7.0
 """Shortest such wait."""
 DAY = 86_400

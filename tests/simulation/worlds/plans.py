@@ -1,7 +1,4 @@
-"""Plans: what happens in a random world, drawn from a seed, as data that can be printed.
-
-Run and made smaller.
-"""
+"""Plans: what happens in a random world, drawn from a seed, as data; and smaller ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs: a plan from its first upload to its judges.
-
-And the smallest plan that still breaks the same law.
-"""
+"""Runs: a plan from its first upload to its judges, and the smallest that breaks the same law."""
 
 from __future__ import annotations
 

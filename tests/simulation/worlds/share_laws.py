@@ -14,7 +14,6 @@ from shared.aws.queues import SUBMIT_GRACE_SECONDS
 from tests.support.aws.wire_items import number, submissions
 
 if TYPE_CHECKING:
-    from simulation.kernel import Life
     from simulation.services.dynamodb import Key, Wire
     from tests.simulation.worlds.item_laws import ItemLaws
 
@@ -30,7 +29,6 @@ LONGEST_STEP = 300.0
 BEFORE_SECONDS = 10.0
 """By how much a batch may be due before it is written that it is: the decision takes some time."""
 
-OURS = {"S": "v2#job"}
 SLACK = 2.0
 """Seconds that a decision may take."""
 
@@ -40,7 +38,6 @@ POLLS = "polls take turns with first batches"
 BACKS_OFF = "an outage is probed more and more rarely"
 CLAIM = "each claim counts"
 CLOCK = "a paused clock stands still as long as a batch waits"
-VERSION = "an item of another version is left alone"
 
 
 class Outstanding:
@@ -106,13 +103,11 @@ class ShareLaws:
         if key[0] == CONTROL_PK:
             self._judge_control(key[1], old or {}, new or {})
         elif new is not None:
-            self._judge_item(life, key, old or {}, new)
+            self._judge_item(key, old or {}, new)
 
     # ── items ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _judge_item(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
-        if not self.items.seen.get(life, {}).get(key, {}).get("work", OURS)["S"].startswith("v2#"):
-            self.laws.broken(VERSION, f"{key}: {old.get('work')}")
+    def _judge_item(self, key: Key, old: Wire, new: Wire) -> None:
         if number(new, "refusals") > number(old, "refusals"):
             # Without a connection nothing is known of the API, and nothing was billed.
             self._tries.clear()

@@ -1,7 +1,4 @@
-"""Each law of pauses and waits holds for the writes of the product.
-
-And is broken by a wrong one.
-"""
+"""Each law of pauses holds for the writes of the product, and is broken by a wrong one."""
 
 import pytest
 

@@ -26,7 +26,6 @@ class Given:
         kernel = SimpleNamespace(now=NOW, life=lambda: self.one)
         job = {"plan": {"M": {"model": {"S": "m"}}}}
         dynamodb = SimpleNamespace(watchers=[], items={("JOB#a", "META"): job})
-        self.seen = {}
         world = SimpleNamespace(
             calls_per_minute=calls,
             kernel=kernel,
@@ -36,11 +35,7 @@ class Given:
         )
         laws = SimpleNamespace(broken=lambda law, _detail: self.broken.add(law))
         self.kernel, self.dynamodb = kernel, dynamodb
-        ShareLaws(
-            SimpleNamespace(
-                laws=laws, world=world, burst=burst, interval=60_000 // calls, seen=self.seen
-            )
-        )
+        ShareLaws(SimpleNamespace(laws=laws, world=world, burst=burst, interval=60_000 // calls))
 
     def write(self, key, old, new):
         for watch in self.dynamodb.watchers:
@@ -176,14 +171,6 @@ def test_outage_is_probed_more_and_more_rarely(step, times, refusals, broken):
         if refusals:
             given.write(KEY, batch(refusals=place), batch(refusals=place + 1))
     assert given.broken == ({share_laws.BACKS_OFF} if broken else set())
-
-
-@pytest.mark.parametrize("work", ["v2#poll", "v3#poll"])
-def test_item_of_another_version_is_left_alone(work):
-    given = Given()
-    given.seen[given.one] = {KEY: wire(batch(work=work))}
-    given.write(KEY, batch(work=work), batch(work=work, claims=1))
-    assert given.broken == (set() if work == "v2#poll" else {share_laws.VERSION})
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
-"""Worlds of some seeds, and every schedule of the smallest.
-
-That what is wrong is noticed, and each run is the same.
-"""
+"""Worlds of some seeds: no law is broken, what is wrong is noticed, each run is the same."""
 
 import os
 import subprocess

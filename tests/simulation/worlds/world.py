@@ -137,7 +137,6 @@ class World(Account):
         self.token = TOKEN
         """The value of the secret."""
         self.secret_reads = 0
-        """Calls of Secrets Manager."""
         self.api = WorkersAI(
             behaviour or Behaviour(embedder="hash", latency=20.0), now=lambda: self.kernel.now
         )
