@@ -52,7 +52,8 @@ What a user decides by has a page of its own; here are the two steps that take p
 | What do Cloudflare's completion events change? | [events.md](events.md) |
 | How large may an upload be? | *Growth* below: a split's memory does not grow |
 
-{written} Every figure is CPU time (user and system) or memory, never wall time. A cell shows the
+{written}
+Every figure is CPU time (user and system) or memory, never wall time. A cell shows the
 median, with the minimum and the maximum in brackets. On {machine}.
 
 ## Split

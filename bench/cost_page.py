@@ -39,7 +39,8 @@ Bills = dict[int, tuple[Bill, Bill]]
 _TEXT = """\
 # What Dropbatch costs on AWS
 
-{written} Both functions run in a simulated world at the
+{written}
+Both functions run in a simulated world at the
 template's defaults, on a model that is new, on a stack that was idle. Answers come after a minute
 (median), as vectors of 384 numbers; records have 1 KB. Each figure is the mean of {seeds} worlds.
 In jobs of 100,000 records and more, one record stands for {scale}, and the sizes by which the

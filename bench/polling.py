@@ -240,7 +240,8 @@ def _rows() -> list[list[str]]:
 _TEXT = """\
 # When to poll a batch
 
-Without completion events ([events.md](events.md) has both). {written} A simulation: each cell has
+Without completion events ([events.md](events.md) has both). {written}
+A simulation: each cell has
 API calls per batch, the submit included, and seconds from ready to collected, the median and the
 95th percentile. At most {calls} calls a minute. *Around*: lognormal, sigma 0.5.
 

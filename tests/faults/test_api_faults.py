@@ -23,6 +23,7 @@ RECORDS = [
     {"text": f"hello {number}.", "target_lang": "es", "external_reference": f"r{number}"}
     for number in range(120)
 ]
+WITHOUT_CAPACITY = Fault(kind="item_fails", share=0.1, code=3040, first=1, times=0)
 BATCH = 20
 BATCHES = len(RECORDS) // BATCH
 DAY = 86_400
@@ -250,9 +251,9 @@ CASES = {
             for kind in ("stuck", "partial")
         ),
         settings={"BATCH_DEADLINE_HOURS": 1},
-        extra=2,
-        why="one after each deadline, with the missing items alone",
-        observed="used at the deadline, the others submitted again",
+        failing=frozenset({19, 59}),
+        codes=frozenset({"expired"}),
+        observed="used at the deadline, the others ended",
     ),
     "items without id and index": Case(
         switches={"item_ids": "absent"}, observed="joined by external_reference"
@@ -276,10 +277,10 @@ CASES = {
         faults=(Fault(kind="null_reference", share=0.3, times=0),), observed="joined by id"
     ),
     "items failed for lack of capacity, at first": Case(
-        faults=(Fault(kind="item_fails", share=0.1, code=3040, first=1, times=0),),
-        extra=6,
-        why="records that failed for lack of capacity, submitted again alone",
-        observed="submitted again alone, merged at their place",
+        faults=(WITHOUT_CAPACITY,),
+        failing=frozenset(WITHOUT_CAPACITY.chosen(RECORDS, "")),
+        codes=frozenset({"inference_failed"}),
+        observed="failed alone, in the retry file",
     ),
     "replies in shape B": Case(switches={"shapes": {"*": "B"}}, observed="read like shape A"),
     "results 200 times as long": Case(
