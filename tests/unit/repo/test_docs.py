@@ -231,6 +231,7 @@ FIGURES = {
     "bench/README.md": ("dropbatch/core/read", "functions", "shared/workers_ai"),
     "bench/cost.md": ("functions", "shared", "template.yaml"),
     "bench/polling.md": ("shared/pacing/cadence.py",),
+    "docs/reliability.md": ("functions", "shared", "dropbatch/core"),
 }
 """Pages with figures that a command wrote, and the code that they judge."""
 MOST_COMMITS = 150
