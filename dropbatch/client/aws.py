@@ -223,6 +223,11 @@ _MEANINGS: tuple[tuple[type[Error], str, set[str]], ...] = (
     ),
     (
         UsageError,
+        "What `aws login` leaves is read by one more package: pip install 'dropbatch[login]'.",
+        {"MissingDependencyException"},
+    ),
+    (
+        UsageError,
         "No AWS region is configured. Set AWS_REGION, or region in ~/.aws/config.",
         {"NoRegionError"},
     ),

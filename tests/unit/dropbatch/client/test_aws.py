@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from dropbatch.client import aws
 from dropbatch.client import upload as uploads
-from dropbatch.errors import ConnectionLost, Error, NotPermitted
+from dropbatch.errors import ConnectionLost, Error, NotPermitted, UsageError
 from tests.support.aws.stubs import stubbed
 from tests.support.terminal import run_alone, run_forked
 
@@ -294,3 +294,10 @@ def test_parts_have_the_checksum_that_was_announced():
         )
 
         uploads._stream_parts(s3.client, OBJECT, iter([b"x"]), {"model": "m"}, lambda _: None)
+
+
+def test_package_for_aws_login_is_named():
+    with pytest.raises(UsageError, match=r"dropbatch\[login\]"), aws.explained():
+        raise botocore.MissingDependencyException(
+            msg='You will need to pip install "botocore[crt]".'
+        )
