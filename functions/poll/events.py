@@ -2,8 +2,9 @@
 
 The write that plans the next pull also claims this one. Messages are acknowledged after the writes
 that follow from them, so a function that dies in between gets them again, and writes nothing new.
-What is no event of a batch of ours is acknowledged too; but an id that nobody has is asked for
-again while its event is young: its `request_id` may not be stored yet.
+What is no event of a batch of ours is acknowledged too; but an id that nobody has only when its
+event came the third time, a minute later: its `request_id` may not be stored yet. Deliveries are
+counted, because Cloudflare's clock may be minutes before or behind ours.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from shared.services import Services
 
 MAX_PULLS = 10  # Full pulls that follow each other: minutes for 100,000 messages
 LAST_PULL = 5.0  # Seconds to the last pull, once nothing is outstanding
-FRESH_SECONDS = 60.0  # After an event; its batch may not be stored yet, or be done
+FRESH_SECONDS = 60.0  # After the end of a batch, in which its event still shows that they come
+UNKNOWN_DELIVERIES = 3  # Of an event of an id that nobody has, `VISIBLE_AGAIN_MS` apart
 
 
 @dataclass(slots=True)
@@ -115,7 +117,7 @@ class _Pull:
                 return True
             owner = owners.get(event.request_id)
             if owner is None:
-                return event.at < self.began - FRESH_SECONDS
+                return not 0 < event.deliveries < UNKNOWN_DELIVERIES
             return self._follow(event, owner)
 
         done = in_parallel(is_done, found)

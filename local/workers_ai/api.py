@@ -399,6 +399,13 @@ class WorkersAI:
                 return False
             return answers(batch, self._sent_requests(batch), self._behaviour, request)
 
+    def is_pending(self, request_id: str) -> bool:
+        """Whether a batch is known, and not finished."""
+        with self._lock:
+            now = self._now()
+            batch = self._batches.find(request_id, self._behaviour, now)
+            return batch is not None and now < batch.completes_at
+
     def _failed(self, batch: Batch, failure: ApiError) -> Reply:
         behaviour = self._behaviour
         if behaviour.batch_failure == "envelope":

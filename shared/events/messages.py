@@ -8,8 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass
-from datetime import datetime
-from math import isfinite
 from typing import Any
 
 import msgspec
@@ -27,7 +25,7 @@ class Event:
     """What says that a batch is over."""
 
     request_id: str  # the batch's id, without `ID_PREFIX`
-    at: float  # when it happened, Unix seconds, by Cloudflare's clock; 0 if nobody says
+    deliveries: int  # of its message, this one included; 0 if nobody says
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -35,7 +33,7 @@ class Message(msgspec.Struct, frozen=True):
 
     lease_id: msgspec.Raw = msgspec.Raw(b"null")
     body: msgspec.Raw = msgspec.Raw(b"null")
-    timestamp_ms: msgspec.Raw = msgspec.Raw(b"0")
+    attempts: msgspec.Raw = msgspec.Raw(b"0")
 
 
 class _CountedMessage(Message, frozen=True):
@@ -83,8 +81,7 @@ def event_in(message: Message) -> Event | None:
     request_id = _text(told, "payload", "requestId", "request_id")
     if last not in OVER or not of.endswith("batch") or not request_id:
         return None
-    happened = _time(_text(told, "metadata", "eventTimestamp", "event_timestamp"))
-    return Event(bare_id(request_id), happened or _sent_at(message))
+    return Event(bare_id(request_id), _deliveries(message))
 
 
 def _text(told: dict[str, Any], member: str, *names: str) -> str:
@@ -95,16 +92,8 @@ def _text(told: dict[str, Any], member: str, *names: str) -> str:
     return next(texts, "")
 
 
-def _time(text: str) -> float:
+def _deliveries(message: Message) -> int:
     try:
-        return datetime.fromisoformat(text).timestamp() if text else 0.0
-    except (ValueError, OverflowError):
-        return 0.0
-
-
-def _sent_at(message: Message) -> float:
-    try:
-        at = msgspec.json.decode(message.timestamp_ms, type=float) / 1000
+        return msgspec.json.decode(message.attempts, type=int)
     except msgspec.MsgspecError:
-        return 0.0
-    return at if isfinite(at) else 0.0
+        return 0

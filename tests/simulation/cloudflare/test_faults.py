@@ -9,6 +9,7 @@ from local.workers_ai import Behaviour, Fault
 from tests.simulation.cloudflare.events import Events
 from tests.simulation.cloudflare.laws import EventLaws
 from tests.simulation.cloudflare.others import OTHER_TOKEN, QUEUES, SUBSCRIPTIONS, by_hand, call
+from tests.simulation.explore.slow_writes import Slow
 from tests.simulation.worlds.judges import Laws
 from tests.simulation.worlds.users import MODELS, drop
 from tests.simulation.worlds.world import simulated
@@ -66,9 +67,29 @@ def seen(request):
         yield Seen(world)
 
 
+FORMS = (
+    *({"request_id_form": form} for form in ("uuid", "req", "mixed")),
+    *({"clock_ahead": seconds, "event_ids": "mixed"} for seconds in (300.0, -300.0)),
+)
+
+
+@pytest.mark.parametrize("seen", [FORTY | form for form in FORMS], indirect=True, ids=str)
 def test_events_bring_answers_within_seconds(seen):
+    """Whatever ids look like, and whichever clock is ahead."""
     seen.job(1)
     assert seen.job() < 5
+    seen.judge()
+
+
+@pytest.mark.parametrize(
+    "seen", [{"latency": 5.0}, {"latency": 5.0, "clock_ahead": -300.0}], indirect=True, ids=str
+)
+def test_event_that_comes_before_its_id_is_stored_comes_again(seen):
+    seen.job(1)
+    seen.job(1)
+    Slow(seen.world, "BATCH#00000000", "#submission = :to_submission", seconds=8.0)
+    seen.job(4)
+    assert max(seen.laws.waits[-4:]) < 45
     seen.judge()
 
 

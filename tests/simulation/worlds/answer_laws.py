@@ -155,15 +155,16 @@ class Stored:
 
 def judge_known(laws: Laws, key: Key, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Judge that no batch is submitted again, before its deadline, whose id the API has."""
-    states = old["state"]["S"], new["state"]["S"]
-    if states != ("queued", "ready") or not number(old, "calls_fail_since"):
+    if (old["state"]["S"], new["state"]["S"]) != ("queued", "ready"):
         return
     latest, hours = submissions(old)[-1], float(os.environ["BATCH_DEADLINE_HOURS"])
     lasted = laws.world.kernel.now - float(latest["at"]["N"]) - number(old, "paused")
     is_late = lasted > 3_600 * hours - CLOCKS_SECONDS
     if "ending" in new or "isolating" in new or is_late:
         return
-    if laws.world.api.would_answer(latest["request_id"]["S"], None):
+    api, request_id = laws.world.api, latest["request_id"]["S"]
+    was_unknown = number(old, "calls_fail_since") and api.would_answer(request_id, None)
+    if was_unknown or api.is_pending(request_id):
         laws.broken(KNOWN, f"{key}")
 
 

@@ -21,13 +21,12 @@ EVENT = {
         "eventSchemaVersion": 1,
     },
 }
-AT = 1_795_253_400.5
-TOLD = Event(ID, AT)
+TOLD = Event(ID, 1)
 
 
-def told(body, at=0.0):
+def told(body, attempts=1):
     return event_in(
-        Message(*(msgspec.Raw(json.dumps(one).encode()) for one in ("lease", body, at)))
+        Message(*(msgspec.Raw(json.dumps(one).encode()) for one in ("lease", body, attempts)))
     )
 
 
@@ -60,13 +59,6 @@ def changed(**members):
 )
 def test_event_is_read_in_every_form(body):
     assert told(body) == TOLD
-
-
-@pytest.mark.parametrize(
-    "metadata", [{}, {"eventTimestamp": "yesterday"}, {"eventTimestamp": 5}, None]
-)
-def test_without_own_time_event_has_its_messages(metadata):
-    assert told(changed(metadata=metadata), 1_795_253_400_000).at == AT - 0.5
 
 
 @pytest.mark.parametrize(
@@ -111,17 +103,15 @@ def test_pull_returns_messages_with_bodies_as_bytes():
     ]
 
 
-@pytest.mark.parametrize("timestamp", ["1.5e3", "null", '"2026"', "1e999", "{}"])
-def test_odd_member_spoils_neither_its_message_nor_others(timestamp):
+@pytest.mark.parametrize("attempts", ["2", "null", '"2"', "1e999", "{}"])
+def test_odd_member_spoils_neither_its_message_nor_others(attempts):
     """One that stays in the queue would hide all events of its stack."""
-    content = (
-        b'{"messages":[{"lease_id":"a","timestamp_ms":%b},{"lease_id":7},{}]}' % timestamp.encode()
-    )
+    content = b'{"messages":[{"lease_id":"a","attempts":%b},{"lease_id":7},{}]}' % attempts.encode()
     found = messages_in(msgspec.Raw(content), 3)
     assert msgspec.json.encode([one.lease_id for one in found]) == b'["a",7,null]'
-    untimed = json.dumps(changed(metadata=None)).encode()
-    event = event_in(Message(found[0].lease_id, msgspec.Raw(untimed), found[0].timestamp_ms))
-    assert event.at == (1.5 if timestamp == "1.5e3" else 0.0)
+    body = msgspec.Raw(json.dumps(EVENT).encode())
+    event = event_in(Message(found[0].lease_id, body, found[0].attempts))
+    assert event.deliveries == (2 if attempts == "2" else 0)
 
 
 @pytest.mark.parametrize("tiny", [b'{"lease_id":""}', b'{"lease\\u005fid":"","body":[]}'])
