@@ -122,7 +122,7 @@ def retry(
         try:
             if incomplete or misfits:
                 wanted = Wanted(incomplete=incomplete, misfits=misfits)
-                return send_chosen(job, wanted, options).job, []
+                return send_chosen(job, wanted, options)[0], []
             return retry_job(job, options)
         except NothingToRetry as error:
             if not many:

@@ -44,7 +44,7 @@ from dropbatch.client.sources import read_template
 from dropbatch.client.stack import Stack
 from dropbatch.client.submit import Submission, find_existing, prepare
 from dropbatch.client.threads import at_once
-from dropbatch.client.upload import PART_BYTES, Uploaded, abort_under_way, upload
+from dropbatch.client.upload import PART_BYTES, Uploaded, upload
 from dropbatch.client.validate import validate as check
 from dropbatch.core import names
 from dropbatch.core.options import GONE
@@ -304,7 +304,6 @@ class Sending:
                     jobs[one.key] = made
                     self._show(one, made, existing=one.existed or one.key in there)
             except KeyboardInterrupt:
-                abort_under_way()
                 message = f"\nInterrupted. {self._progress_of(submissions, jobs)}"
                 raise Interrupted(message) from None
         if failed:

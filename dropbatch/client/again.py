@@ -31,9 +31,6 @@ from dropbatch.errors import NotFound, NothingToRetry
 
 IDS = "retry-ids"
 """Metadata of a retry of chosen records: the key of the list of their ids."""
-_PASSING = frozenset({"missing_response", "expired"})
-_UNKNOWN = "submit_unknown"
-_LIMITS = StackLimits()
 
 
 class Wanted(NamedTuple):
@@ -54,10 +51,13 @@ class Wanted(NamedTuple):
     def has(self, record: Record) -> bool:
         """Whether a record is one of them."""
         if record.error:
-            code, text = record.error
-            is_busy = code == "inference_failed" and _lacked_capacity(text)
-            passes = code in _PASSING or (code == _UNKNOWN and self.unknown)
-            return self.failed and (passes or is_busy)
+            passes = {
+                "inference_failed": _lacked_capacity(record.error.message),
+                "submit_unknown": self.unknown,
+                "missing_response": True,
+                "expired": True,
+            }
+            return self.failed and passes.get(record.error.code, False)
         return bool(record.misfit or (self.incomplete and record.flaw))
 
 
@@ -66,19 +66,19 @@ def _lacked_capacity(text: str) -> bool:
     return text == NO_CAPACITY_WORDS or (number.isdigit() and int(number) in PASSING_CODES)
 
 
-class Sent(NamedTuple):
-    """A retry of chosen records of a job, and how many they are."""
+def send_chosen(job: Job, wanted: Wanted, options: Mapping[str, object]) -> tuple[Job, int]:
+    """Send the records that are wanted again, as a retry of their job; also how many they are.
 
-    job: Job
-    records: int
+    Newest answers count.
 
-
-def send_chosen(job: Job, wanted: Wanted, options: Mapping[str, object]) -> Sent:
-    """Send the records that are wanted again, as a retry of their job; newest answers count."""
+    Raises:
+        NothingToRetry: there are none.
+        NotFound: the upload was deleted.
+    """
     job, into = job.resolved(), None if wanted.misfits is True else wanted.misfits
     merged, check = bool(retry_ids(job)), bool(wanted.misfits)
     records = job.results(merged=merged, into=into, check=check)
-    return send_again(job, (one.id for one in records if wanted.has(one)), options)
+    return _send(job, (one.id for one in records if wanted.has(one)), metadata_of(options))
 
 
 class Again(NamedTuple):
@@ -138,14 +138,7 @@ def _retry_key(job: Job, manifest: Mapping[str, Any]) -> str:
     return names.INBOX + retry_path(job.path, form.extension or ".jsonl")
 
 
-def send_again(job: Job, ids: Iterable[int], options: Mapping[str, object]) -> Sent:
-    """Upload the records with these ids, which ascend, as a retry of their job.
-
-    Raises:
-        NothingToRetry: there are none.
-        NotFound: the upload was deleted.
-    """
-    given = metadata_of(options)
+def _send(job: Job, ids: Iterable[int], given: Mapping[str, str]) -> tuple[Job, int]:
     manifest, wanted, digest, count = job.manifest(), iter(ids), hashlib.sha256(), 0
     with tempfile.TemporaryFile() as records, tempfile.TemporaryFile() as listed:
         next_id = next(wanted, None)
@@ -166,9 +159,9 @@ def send_again(job: Job, ids: Iterable[int], options: Mapping[str, object]) -> S
         for file in (records, listed):
             file.seek(0)
         upload(job.stack, listed, key, {})
-        metadata = {"retry-of": job.id, "model": manifest["model"], IDS: key} | given
+        metadata = {"retry-of": job.id, "model": manifest["model"], IDS: key, **given}
         uploaded = upload(job.stack, records, _retry_key(job, manifest), metadata)
-        return Sent(Job.of_upload(job.stack, uploaded), count)
+        return Job.of_upload(job.stack, uploaded), count
 
 
 def records_of_upload(job: Job, manifest: Mapping[str, Any]) -> tuple[Planned, Iterator[bytes]]:
@@ -176,13 +169,12 @@ def records_of_upload(job: Job, manifest: Mapping[str, Any]) -> tuple[Planned, I
 
     A record that could not be sent is there as what was read of it.
     """
-    source, stack = manifest["source"], job.stack
-    version = {"VersionId": source["version"]} if source["version"] != "null" else {}
-    place = {"Bucket": source["bucket"], "Key": source["key"], **version}
-    if stack.ask("head_object", source["key"], Bucket=source["bucket"], **version) is None:
+    place, head = _upload_of(job, manifest)
+    if head is None:
         raise NotFound(f"The upload of job {job.id} was deleted: its records cannot be read.")
-    file, options, limits = object_file(stack.s3, place, source["bytes"]), options_of(job), _LIMITS
-    first, key = first_plan(options, limits, by_default=False), names.INBOX + job.path
+    file = object_file(job.stack.s3, place, head["ContentLength"])
+    options, limits, key = options_of(job), StackLimits(), names.INBOX + job.path
+    first = first_plan(options, limits, by_default=False)
     beginning = read_beginning(blocks_of_stream(file))
     planned = plan_upload(first, options, key, beginning, limits, is_retry=True)
     return planned, _records(file, planned)
@@ -190,15 +182,23 @@ def records_of_upload(job: Job, manifest: Mapping[str, Any]) -> tuple[Planned, I
 
 def chosen_ids(job: Job, manifest: Mapping[str, Any]) -> Callable[[], Iterator[int]] | None:
     """Which of its parent's records a retry has, read anew at each call; None if not told."""
-    source, stack = manifest["source"], job.stack
-    version = {"VersionId": source["version"]} if source["version"] != "null" else {}
-    upload = stack.ask("head_object", source["key"], Bucket=source["bucket"], **version)
-    key = upload["Metadata"].get(IDS) if upload else None
-    listed = stack.ask("head_object", key) if key else None
+    _, head = _upload_of(job, manifest)
+    key = str(head["Metadata"].get(IDS, "")) if head else ""
+    listed = job.stack.ask("head_object", key) if key else None
     if listed is None:
         return None
-    place = {"Bucket": stack.bucket, "Key": str(key)}
-    return lambda: map(int, lines_of(blocks(stack.s3, place, listed["ContentLength"])))
+    place = {"Bucket": job.stack.bucket, "Key": key}
+    return lambda: map(int, lines_of(blocks(job.stack.s3, place, listed["ContentLength"])))
+
+
+def _upload_of(
+    job: Job, manifest: Mapping[str, Any]
+) -> tuple[dict[str, str], dict[str, Any] | None]:
+    """Where a job's upload lies, and what S3 knows of it; None if it was deleted."""
+    source = manifest["source"]
+    version = {"VersionId": source["version"]} if source["version"] != "null" else {}
+    head = job.stack.ask("head_object", source["key"], Bucket=source["bucket"], **version)
+    return {"Bucket": source["bucket"], "Key": source["key"], **version}, head
 
 
 def options_of(job: Job) -> Options:

@@ -323,7 +323,7 @@ class Job:
         from dropbatch.client.submit import retry
 
         if incomplete or misfits:
-            return send_chosen(self, Wanted(incomplete=incomplete, misfits=misfits), options).job
+            return send_chosen(self, Wanted(incomplete=incomplete, misfits=misfits), options)[0]
         again, notes = retry(self, options)
         for note in notes:
             warnings.warn(note, stacklevel=2)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from itertools import chain
-from threading import Thread
 from typing import Any, BinaryIO, TypeVar
 
 from dropbatch.client import aws
@@ -33,10 +32,6 @@ COPY_BYTES = 256 << 20
 MAX_PARTS = 10_000
 PARTS_AT_ONCE = 4
 CHECKSUM = "CRC32"
-ABORT_SECONDS = 0.5
-"""Seconds to wait until broken uploads are aborted; the bucket's lifecycle removes the rest."""
-CONFIRM_TRIES, CONFIRM_PAUSE_SECONDS = 30, 2.0
-"""How often what S3 has stored is asked for its time, if AWS cannot be reached."""
 SURE_SECONDS = 1.0
 """S3 says times in whole seconds."""
 
@@ -120,21 +115,13 @@ def uploaded_as(stack: Stack, key: str, answer: Mapping[str, Any]) -> Uploaded:
     except ConnectionLost:
         if not answer:
             raise
-        found = _confirm(stack, key, place)
+        raise IdUnknown(
+            f"{key} is uploaded, and its job will run; AWS could not be reached to read the job's "
+            "id. Do not send it again: list the jobs."
+        ) from None
     if found is None:
         raise NotFound(f"There is no {key}, or it was deleted while it was uploaded.")
     return uploaded_of(key, found)
-
-
-def _confirm(stack: Stack, key: str, place: Mapping[str, str]) -> dict[str, Any] | None:
-    for _ in range(CONFIRM_TRIES):
-        time.sleep(CONFIRM_PAUSE_SECONDS)
-        with suppress(ConnectionLost):
-            return stack.ask("head_object", key, **place)
-    raise IdUnknown(
-        f"{key} is uploaded, and its job will run; AWS could not be reached to read the job's id. "
-        "Do not send it again: list the jobs."
-    )
 
 
 def uploaded_of(key: str, answer: Mapping[str, Any]) -> Uploaded:
@@ -254,39 +241,17 @@ def _in_parts(
     """Make an object of parts, some at a time, or abort it; S3's answer, empty if it was lost."""
     made = s3.create_multipart_upload(**place, Metadata=dict(metadata), **more)
     begun = {**place, "UploadId": made["UploadId"]}
-    _UNDER_WAY[begun["UploadId"]] = s3, begun
     try:
         numbered = at_once(lambda one: send(begun, *one), enumerate(parts, 1), PARTS_AT_ONCE)
         by_number = {one[0]: answer for one, answer in numbered}
         sent = [{"PartNumber": one, **by_number[one]} for one in sorted(by_number)]
         with suppress(s3.exceptions.NoSuchUpload):  # It is complete already: that answer was lost.
             return dict(s3.complete_multipart_upload(**begun, MultipartUpload={"Parts": sent}))
-    except BaseException:
-        abort_under_way(begun["UploadId"])
+    except BaseException:  # What is left after an interruption, the bucket's lifecycle removes.
+        with suppress(Error, s3.exceptions.NoSuchUpload), aws.explained():
+            s3.abort_multipart_upload(**begun)
         raise
-    finally:
-        _UNDER_WAY.pop(begun["UploadId"], None)
     return {}
-
-
-_UNDER_WAY: dict[str, tuple[Any, dict[str, str]]] = {}
-"""The uploads in parts that were begun and are not over: their clients and places, by their ids."""
-
-
-def abort_under_way(*ids: str) -> None:
-    """Abort uploads in parts: those with these ids, or all that this program has begun."""
-    chosen = [one for id_ in ids or tuple(_UNDER_WAY) if (one := _UNDER_WAY.pop(id_, None))]
-    threads = [Thread(target=_abort, args=one, daemon=True) for one in chosen]
-    for thread in threads:
-        thread.start()
-    ends = time.monotonic() + ABORT_SECONDS
-    for thread in threads:
-        thread.join(max(ends - time.monotonic(), 0.0))
-
-
-def _abort(s3: Any, begun: dict[str, str]) -> None:
-    with suppress(s3.exceptions.NoSuchUpload):  # It may be complete.
-        s3.abort_multipart_upload(**begun)
 
 
 def _parts(stream: BinaryIO) -> Iterator[bytes]:

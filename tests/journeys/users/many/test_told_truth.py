@@ -9,7 +9,6 @@ from botocore.exceptions import EndpointConnectionError
 import dropbatch
 from dropbatch import Client
 from dropbatch.client import aws
-from dropbatch.client import upload as uploads
 from dropbatch.client.stack import Stack
 from tests.journeys.users.test_get import GOOD, LLAMA, M2M, job_of
 from tests.support.aws.resources import BUCKET
@@ -91,27 +90,16 @@ def test_time_limit_includes_the_creation_of_a_job(command, never_created):
 
 @pytest.fixture
 def unreachable(monkeypatch):
-    """Has the read of what was just stored fail so many times."""
+    """Has every read of what was just stored fail."""
     ask = Stack.ask
 
-    def begin(times):
-        failures = iter(range(times))
+    def fails(self, operation, key, **more):
+        if operation == "head_object" and key.startswith("inbox/"):
+            with aws.explained():
+                raise EndpointConnectionError(endpoint_url="https://s3")
+        return ask(self, operation, key, **more)
 
-        def fails(self, operation, key, **more):
-            if (
-                operation == "head_object"
-                and key.startswith("inbox/")
-                and next(failures, None) is not None
-            ):
-                with aws.explained():
-                    raise EndpointConnectionError(endpoint_url="https://s3")
-            return ask(self, operation, key, **more)
-
-        monkeypatch.setattr(Stack, "ask", fails)
-        monkeypatch.setattr(uploads, "CONFIRM_PAUSE_SECONDS", 0)
-        return failures
-
-    return begin
+    monkeypatch.setattr(Stack, "ask", fails)
 
 
 def records(tmp_path: Path):
@@ -120,8 +108,8 @@ def records(tmp_path: Path):
     return file
 
 
-def test_upload_that_cannot_be_confirmed_is_said_to_be_there(command, unreachable, tmp_path):
-    unreachable(1_000)
+@pytest.mark.usefixtures("unreachable")
+def test_upload_that_cannot_be_confirmed_is_said_to_be_there(command, tmp_path):
     done = command.run("put", records(tmp_path), "--model", M2M)
     assert done.code == 1
     assert "inbox/i.jsonl is uploaded, and its job will run" in done.err
