@@ -11,6 +11,8 @@ import click
 from dropbatch.cli.context import flag, note
 from dropbatch.client.again import Again, Wanted
 from dropbatch.client.job import Job
+from dropbatch.client.progress import counted
+from dropbatch.core.formats.table import FORMATS
 from dropbatch.errors import UsageError
 
 MAX_NAMED = 20
@@ -49,13 +51,15 @@ def again_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def note_misfits(job: Job, *, merged: bool) -> bool:
     """Name the answers of a job that do not fit their schema; whether there are any."""
-    count = 0
+    count, what = 0, "row" if FORMATS[job.manifest()["format"]].is_table else "line"
     for record in job.results(merged=merged, check=True):
         if record.misfit:
             count += 1
             if count <= MAX_NAMED:
-                note(f"{job.id}  line {record.id + 1:,} of the output: {record.misfit.message}")
+                place = f"{what} {record.id + 1:,} of the output"
+                note(f"{job.id}  {place}: {record.misfit.message}")
     if count:
         again = f"`dropbatch retry {job.id} --misfits` sends these again"
-        note(f"{job.id}  {count:,} answers do not fit their schema: {again}.")
+        fits = "does not fit its" if count == 1 else "do not fit their"
+        note(f"{job.id}  {counted(count, 'answer')} {fits} schema: {again}.")
     return bool(count)

@@ -31,6 +31,8 @@ from dropbatch.errors import NotFound, NothingToRetry
 
 IDS = "retry-ids"
 """Metadata of a retry of chosen records: the key of the list of their ids."""
+MIN_SHOWN = Decimal("0.0001")
+"""Dollars of a retry that are shown."""
 
 
 class Wanted(NamedTuple):
@@ -114,10 +116,12 @@ def _sent(job: Job, manifest: dict[str, Any], again: Again) -> Job | None:
         retry, records = send_chosen(job, wanted, {})
     except NotFound:  # Nothing to retry, or no output.
         return None
-    total, cost = manifest["counts"]["total"], manifest["cost"]
-    about = f", about ${Decimal(cost['amount']) * records / total:.6f}" if cost else ""
-    sent = f"{records:,} of {total:,} records are sent and billed again{about}"
-    again.say(f"{job.id}  {sent}: job {retry.id}")
+    total, cost, about = manifest["counts"]["total"], manifest["cost"], ""
+    if cost:
+        dollars = Decimal(cost["amount"]) * records / total
+        about = f", about ${dollars:.4f}" if dollars >= MIN_SHOWN else f", under ${MIN_SHOWN}"
+    sent = f"sent and billed again: {records:,} of {total:,} records{about}"
+    again.say(f"{job.id}  {sent}, job {retry.id}")
     return retry
 
 
