@@ -30,6 +30,7 @@ from dropbatch.client.frames import (
     table_of_frame,
 )
 from dropbatch.client.stack import S3, Stack, blocks, find_object, object_file
+from dropbatch.core.formats.rows import REFERENCE_COLUMNS, first_of
 from dropbatch.core.options import option_name
 from dropbatch.errors import Error, UsageError
 
@@ -329,7 +330,8 @@ def _series_table(series: Any) -> Table:
             "of texts, or a frame."
         )
     name = getattr(series, "name", None)
-    return table_of_frame(pa.table({name if isinstance(name, str) and name else "text": column}))
+    is_own = isinstance(name, str) and name and first_of([name], REFERENCE_COLUMNS) is None
+    return table_of_frame(pa.table({name if is_own else "text": column}))
 
 
 def table_source(

@@ -81,6 +81,13 @@ def test_every_row_of_only_column_is_a_record(cells):
     assert report["records"] == len(frame)
 
 
+@pytest.mark.parametrize(("name", "column"), [("review", "review"), ("id", "text"), (None, "text")])
+def test_series_of_texts_is_input_whatever_its_name(name, column):
+    texts = pd.Series(["a"], name=name)
+    assert content(texts) == f'"{column}"\n"a"\n'
+    assert validate(texts, None, {"model": "@cf/baai/bge-m3"})["error"] is None
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [
