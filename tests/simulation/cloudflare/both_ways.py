@@ -20,6 +20,7 @@ from local.template import powertools_variables
 
 os.environ |= powertools_variables()
 
+from bench.timing import grid, written_by
 from local.workers_ai import Behaviour
 from tests.simulation.cloudflare.events import Events
 from tests.simulation.cloudflare.laws import EventLaws
@@ -138,33 +139,27 @@ def at_the_wall(
 TEXT = f"""\
 # With Cloudflare's completion events, and without
 
-Written by `python -m tests.simulation.cloudflare.both_ways`; do not edit. Both functions in a
-simulated world: {JOBS} jobs of {BATCHES} batches, one every {EVERY_SECONDS / 60:.0f} minutes (those
-of an hour: every two hours), 200 calls a minute; {len(SEEDS)} worlds for each cell, the first job
-not counted. Each cell: calls of the model a batch, the submit included; calls of the Queues API a
-batch; seconds
-from ready to collected, the mean and the 95th percentile.
+{{written}} Both functions in a simulated world: {JOBS} jobs of {BATCHES} batches, one every
+{EVERY_SECONDS / 60:.0f} minutes (those of an hour: every two hours), 200 calls a minute;
+{len(SEEDS)} worlds for each cell, the first job not counted. Each cell: calls of the model a batch,
+the submit included; calls of the Queues API a batch, its pulls; seconds from ready to collected,
+the mean and the 95th percentile.
 
-"""
-WALL_TEXT = f"""
+{{each}}
+
 ## More batches than calls
 
 One job of {WALL_BATCHES:,} batches that take 5 to 90 s, with {WALL_CALLS} calls a minute: batches
-that were collected
-in each of the first {WALL_WINDOWS} times five minutes, and seconds from ready to collected.
+that were collected in each of the first {WALL_WINDOWS} times five minutes, and seconds from ready
+to collected.
 
+{{wall}}
 """
-
-
-def table(lines: Sequence[Sequence[str]]) -> str:
-    """A table of Markdown; its first line is the heading."""
-    rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def main() -> None:
     """Run, print and write."""
-    lines = [["time to finish", *WAYS]]
+    lines: list[list[str]] = []
     rows: dict[str, dict[str, object]] = {name: {"times": times} for name, times in TIMES.items()}
     rows["an hour, always"]["every"] = SLOW_EVERY_SECONDS
     rows[STALLED] = {"times": {"latency": 60.0, **AROUND}, "later": {"latency": 1_800.0}}
@@ -175,11 +170,16 @@ def main() -> None:
         ]
         lines.append([name, *cells])
         sys.stdout.write(" | ".join(lines[-1]) + "\n")
-    wall = [["", "collected in five minutes each", "seconds"]]
+    wall: list[list[str]] = []
     for name, events in WAYS.items():
         wall.append([name, *at_the_wall(events)])
         sys.stdout.write(" | ".join(wall[-1]) + "\n")
-    WRITTEN.write_text(TEXT + table(lines) + WALL_TEXT + table(wall))
+    text = TEXT.format(
+        written=written_by("python -m tests.simulation.cloudflare.both_ways"),
+        each=grid(["time to finish", *WAYS], lines),
+        wall=grid(["", "collected in five minutes each", "seconds"], wall),
+    )
+    WRITTEN.write_text(text)
 
 
 if __name__ == "__main__":
