@@ -250,6 +250,19 @@ def test_decision_follows_from_what_was_tried(deciding, name):
 
 
 @pytest.mark.parametrize(
+    ("before", "age", "seconds"),
+    [(1, 10, 5), (3, 10, 15), (1, 640, 20), (61, 10, 300), (1, 86_400, 300)],
+)
+def test_batch_looks_the_later_the_more_come_before_it(deciding, before, age, seconds):
+    batch = replace(UNDECIDED, created_at=T - age)
+    deciding.hold(batch, *(piece(f"{NUMBER}.0.{place:x}") for place in range(before)))
+
+    assert isolate(deciding, batch) is None
+
+    assert deciding.batch().due_at == T + seconds
+
+
+@pytest.mark.parametrize(
     ("records", "pieces"),
     [(2, 2), (16, 16), (17, 2), (256, 16), (257, 2), (5_000, 2), (7_600, 2), (65_536, 16)],
 )

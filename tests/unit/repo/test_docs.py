@@ -230,6 +230,7 @@ def test_shown_costs_are_those_counted():
 FIGURES = {
     "bench/README.md": ("dropbatch/core/read", "functions", "shared/workers_ai"),
     "bench/cost.md": ("functions", "shared", "template.yaml"),
+    "bench/events.md": ("functions/poll", "shared/events", "shared/pacing"),
     "bench/polling.md": ("shared/pacing/cadence.py",),
     "docs/reliability.md": ("functions", "shared", "dropbatch/core"),
 }
