@@ -63,7 +63,8 @@ class Following:
     def follow(self, jobs: Sequence[Job]) -> Exit:
         """Wait for jobs, download what is wanted, print how each ended; the worst exit code."""
         go_on = self.go_on or _go_on(jobs)
-        ended = each_over(jobs, Progress(), self.timeout, go_on, self.again)
+        settle = self.again.settle if self.again else None
+        ended = each_over(jobs, Progress(), self.timeout, go_on, settle)
         if not self.many and len(jobs) == 1:
             (only,) = ended
             return self._one(*only)

@@ -187,8 +187,8 @@ class Job:
         """
         from dropbatch.client.wait import each_over
 
-        shown, again = _shown(progress=progress), _again(retry, chosen)
-        ((_, found),) = each_over([self], shown, timeout, again=again)
+        shown, settle = _shown(progress=progress), _settling(retry, chosen)
+        ((_, found),) = each_over([self], shown, timeout, settle=settle)
         return _end_of(self, found, check=check)
 
     def download(
@@ -255,8 +255,8 @@ class Job:
     def to_arrow(self, *, merged: bool = False, columns: bool = True) -> Any:
         """The finished job's records as a `pyarrow.Table` (extra `dropbatch[data]`).
 
-        Columns: `id`, `external_reference`, `success`, `embedding` or `answer`, `error_code`,
-        `error_message`. A table has its own, as text, instead of the first two.
+        Columns: `id`, `external_reference`, `success`, `embedding` or `answer`, `finish_reason`,
+        `error_code`, `error_message`. A table has its own, as text, instead of the first two.
 
         Args:
             merged: each record's newest answer, retries included.
@@ -344,33 +344,23 @@ def wait(
     retry: int = 0,
     **chosen: Unpack[Chosen],
 ) -> Iterator[Job]:
-    """Wait until jobs of one stack are over; yield each when it is.
+    """Wait until jobs of one stack are over; yield each when it is, with `retry` when all are.
 
-    Args:
-        jobs: such as those of `Client.submit`, or `client.jobs(prefix="reviews/")`.
-        timeout: seconds after which to give up.
-        check: raise an error for a job that failed or was cancelled.
-        progress: show it on a terminal (standard error) or in a notebook, if the main thread waits.
-        retry: as for `Job.wait`; then jobs are yielded when all are over.
-        chosen: likewise.
-
-    Raises:
-        TimedOut: some are not over after these seconds; they continue.
-        JobFailed: `check` was given, and a job failed or was cancelled.
-        NotFound: an upload has no job.
+    Such as those of `Client.submit`, or `client.jobs(prefix="reviews/")`. The other arguments, and
+    what is raised, are those of `Job.wait`.
     """
     from dropbatch.client.wait import each_over
 
-    shown, again = _shown(progress=progress), _again(retry, chosen)
-    for job, found in each_over(list(jobs), shown, timeout, again=again):
+    shown, settle = _shown(progress=progress), _settling(retry, chosen)
+    for job, found in each_over(list(jobs), shown, timeout, settle=settle):
         _end_of(job, found, check=check)
         yield job
 
 
-def _again(times: int, chosen: Chosen) -> Any:
+def _settling(times: int, chosen: Chosen) -> Any:
     from dropbatch.client.again import Again, Wanted
 
-    return Again(times, Wanted(failed=True, **chosen)) if times else None
+    return Again(times, Wanted(failed=True, **chosen)).settle if times else None
 
 
 def _shown(*, progress: bool) -> Any:

@@ -139,9 +139,6 @@ def files_of(
 
 def records_of(output: Iterable[bytes], errors: Iterable[bytes], format_: str) -> Iterator[Record]:
     """The records of an output and of its `errors.jsonl`, which are given in blocks."""
-    if is_native(format_):
-        yield from native_records(output)
-        return
     failures = read_failures(errors)
     failure = next(failures, None)
     for id_, (reference, result) in enumerate(answers_of(output, format_)):
@@ -164,24 +161,6 @@ def is_native(format_: str) -> bool:
     return FORMATS[format_].writer is None
 
 
-class _Line(msgspec.Struct):
-    id: int
-    success: bool
-    external_reference: Any = None
-    result: Any = None
-    error: Failure.Detail | None = None
-
-
-_line = msgspec.json.Decoder(_Line).decode
-
-
-def native_records(blocks: Iterable[bytes]) -> Iterator[Record]:
-    """The records of an output in the native format, whose lines say all."""
-    for line in map(_line, lines_of(blocks)):
-        error = RecordError(line.error.code, line.error.message) if line.error else None
-        yield Record(line.id, line.external_reference, line.success, line.result, error)
-
-
 def answers_of(output: Iterable[bytes], format_: str) -> Iterator[tuple[Any, Any]]:
     """Each record's reference, and what its line has as an answer."""
     form = FORMATS[format_]
@@ -190,7 +169,7 @@ def answers_of(output: Iterable[bytes], format_: str) -> Iterator[tuple[Any, Any
         return
     for line in lines_of(output):
         members = _members(line)
-        if form.has_rows:
+        if not form.reference:  # Objects, whose own members are beside the answer.
             yield _of_object(members)
             continue
         value: Any = _decode(members.get(form.answer[0], NULL))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from dropbatch.client.job import Job, no_job
 from dropbatch.client.progress import Progress
@@ -22,6 +22,8 @@ from dropbatch.errors import ConnectionLost, Error, Interrupted, NotFound, Timed
 Found = dict[str, Any] | Error
 """The manifest of a job that is over, or why there is none."""
 Out = TypeVar("Out")
+Settle = Callable[[list[tuple[Job, Found]], Callable[[list[Job]], Any]], None]
+"""Sends records of finished jobs again, and waits for them by a function: `Again.settle`."""
 
 FEW_JOBS = 8
 """Up to so many jobs are read and shown one by one."""
@@ -39,13 +41,6 @@ JOB_SECONDS = 300.0
 _ALMOST_OVER = FINAL_JOB_STATES | {"finalizing"}
 
 
-class Settles(Protocol):
-    """What sends records of finished jobs again, and waits for them."""
-
-    def settle(self, over: Iterable[tuple[Job, Any]], wait: Callable[[list[Job]], Any]) -> None:
-        """See `again.Again`."""
-
-
 def end_of(timeout: float | None) -> float:
     """When a time limit that begins now is over, by this module's clock; infinite without one."""
     return math.inf if timeout is None else time.monotonic() + timeout
@@ -56,23 +51,25 @@ def each_over(
     progress: Progress | None = None,
     timeout: float | None = None,
     go_on: str = "Wait for it, or cancel it.",
-    again: Settles | None = None,
+    settle: Settle | None = None,
 ) -> Iterator[tuple[Job, Found]]:
     """Show jobs of one stack until all are over; yield each with its manifest, or why it has none.
 
-    `go_on`: what to do after an interruption, for its message. `again`: what is sent again first.
+    `go_on`: what to do if interrupted, for its message. `settle` is called when all are over.
     """
     ends = end_of(timeout)
-    over: Iterable[tuple[Job, Found]] = _each_over(jobs, progress, timeout, go_on)
-    if again:
+    over = _each_over(jobs, progress, timeout, go_on)
+    if settle is None:
+        yield from over
+        return
 
-        def wait(retries: list[Job]) -> list[tuple[Job, Found]]:
-            left = None if timeout is None else max(ends - time.monotonic(), 0.0)
-            return list(_each_over(retries, progress, left, go_on))
+    def wait(retries: list[Job]) -> list[tuple[Job, Found]]:
+        left = None if timeout is None else max(ends - time.monotonic(), 0.0)
+        return list(_each_over(retries, progress, left, go_on))
 
-        over = list(over)
-        again.settle(over, wait)
-    yield from over
+    found = list(over)
+    settle(found, wait)
+    yield from found
 
 
 def _each_over(

@@ -104,7 +104,9 @@ def _table(extension: str, delimiter: bytes, content_type: str) -> Format:
 
 
 FORMATS = {
-    "native": Format(lambda _, target: NativeReader(target)),
+    "native": Format(
+        lambda _, target: NativeReader(target), reference="external_reference", answer=("result",)
+    ),
     "openai": Format(
         lambda _, target: OpenAIReader(target),
         lambda _, target: OpenAIWriter(target.task),
@@ -138,6 +140,8 @@ FORMATS = {
     "text": Format(
         lambda _, target: TextReader(target),
         extension=".txt",
+        reference="external_reference",
+        answer=("result",),
         describer=lambda _: text_request,
         names=lambda *_: FileNames(retry="retry.txt", retry_type="text/plain; charset=utf-8"),
         has_rows=True,

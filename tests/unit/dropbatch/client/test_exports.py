@@ -36,6 +36,9 @@ def lines(*records):
 
 
 def source(output, errors=b"", format_="native"):
+    if format_ == "native":
+        found = map(json.loads, output.splitlines())
+        errors = lines(*(one for one in found if not one["success"]))
     return ResultFiles(lambda: [output], lambda: [errors], format_)
 
 
