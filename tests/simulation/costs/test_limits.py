@@ -128,6 +128,15 @@ def test_mixed_limits_are_kept_whatever_happens(seed):
     judge(spend(seed, KIMI, 300, share=share, awkward=awkward, named=mixed(seed)), least="0.2")
 
 
+def test_pieces_of_divided_batches_use_the_limit_and_keep_it():
+    """Each batch has a record that the API refuses."""
+    bad = Fault(kind="5006", on="submit", contains='"record 5', times=0)
+    found = spend(3, KIMI, 300, faults=(bad,), MAX_REQUESTS_PER_BATCH=20)
+
+    assert found.codes.count("rejected") == 11
+    assert found.limit * Decimal("0.6") <= found.spent <= found.limit * MOST
+
+
 @pytest.mark.parametrize("model", [KIMI, SMALL])
 def test_what_is_billed_and_not_collected_counts(model):
     """Every second id is forgotten: nobody sees its answers, and they are billed."""

@@ -333,6 +333,12 @@ _WORLDS = (
     ),
     SmallWorld("token replaced", token_replaced),
     SmallWorld(
+        "token replaced, a deadline between",
+        token_replaced,
+        settings=(("MAX_REQUESTS_PER_BATCH", 2), ("BATCH_DEADLINE_HOURS", 0.25)),
+        latency=2_400.0,
+    ),
+    SmallWorld(
         "outage", partial(recovering, after=HOUR / 2), (Fault(kind="html", on="submit", times=0),)
     ),
     SmallWorld(
