@@ -32,6 +32,8 @@ LATE = doubts.LATE.message
 RAW = re.compile(r"staging/([^/]+)/([^/]+)/raw-(\d+)-\d+")
 CLOCKS_SECONDS = 60.0
 """Seconds by which clocks may differ."""
+CAPACITY_SECONDS = 10.0
+"""A batch that failed for capacity is submitted again later than after these."""
 FAILED_SECONDS, LONG_SECONDS = 50.0, 900.0
 """Seconds after which a failure is believed, and one that may be the API's own."""
 
@@ -158,9 +160,12 @@ def judge_known(laws: Laws, key: Key, old: dict[str, Any], new: dict[str, Any]) 
     if (old["state"]["S"], new["state"]["S"]) != ("queued", "ready"):
         return
     latest, hours = submissions(old)[-1], float(os.environ["BATCH_DEADLINE_HOURS"])
-    lasted = laws.world.kernel.now - float(latest["at"]["N"]) - number(old, "paused")
-    is_late = lasted > 3_600 * hours - CLOCKS_SECONDS
-    if "ending" in new or "isolating" in new or is_late:
+    now = laws.world.kernel.now
+    is_late = (
+        now - float(latest["at"]["N"]) - number(old, "paused") > 3_600 * hours - CLOCKS_SECONDS
+    )
+    failed_for_capacity = number(new, "due_at") > now + CAPACITY_SECONDS
+    if "ending" in new or "isolating" in new or is_late or failed_for_capacity:
         return
     api, request_id = laws.world.api, latest["request_id"]["S"]
     was_unknown = number(old, "calls_fail_since") and api.would_answer(request_id, None)
