@@ -37,19 +37,13 @@ CALLS_EACH, CALLS_BESIDE = 2.1, 5
 KNOWN_FROM = 6
 """Answers from which on a model's events and times are known."""
 MEAN_SECONDS, MOST_SECONDS, LEAST_BATCHES = 2.0, 5.0, 20
-"""From ready to collected, beside the event's own delay and the time between two pulls.
-
-On average after half of it, 95
-of 100 after all of it; and how many batches are judged.
-"""
+"""From ready to collected, beside the event's delay and the time between two pulls (on average
+half of it, for 95 of 100 all of it); and how many batches are judged."""
 STARTS = 3
 """Processes that may have to start one after the other until then."""
 LEAST_INTERVAL, INTERVAL, LATE_INTERVAL, LATE = 2.0, 15.0, 30.0, 600.0
-"""Seconds between two pulls.
-
-A sixteenth of a batch's age, at least the first, at most the second, or from an age of
-the last on the third.
-"""
+"""Seconds between two pulls: a sixteenth of a batch's age, at least the first, at most the second,
+or from an age of the last on the third."""
 FAST_CALLS = 200
 """Calls a minute from which on delays are judged: with fewer, answers wait for calls."""
 SCARCE_SECONDS = 24.0

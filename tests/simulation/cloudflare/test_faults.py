@@ -93,6 +93,17 @@ def test_event_that_comes_before_its_id_is_stored_comes_again(seen):
     seen.judge()
 
 
+@pytest.mark.parametrize("seen", [{"latency": 300.0}], indirect=True)
+def test_event_of_an_id_that_was_given_up_changes_nothing(seen, monkeypatch):
+    monkeypatch.setenv("BATCH_DEADLINE_HOURS", "0.07")
+    drop(seen.world, "a.jsonl", 2)
+    seen.world.run(400.0)
+    (batch,) = seen.items("BATCH#")
+    assert batch["given_up"] == {"N": "1"}
+    assert len(seen.pulled) > 0
+    assert "told_at" not in batch
+
+
 def slower(seed):
     """Seconds, and calls of each of 40 batches, of a model that became slower after two jobs."""
     behaviour = Behaviour(embedder="hash").changed({"latency": 4.0, "latency_kind": "uniform"})

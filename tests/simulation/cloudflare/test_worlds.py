@@ -57,17 +57,6 @@ def test_events_that_stop_cost_one_wave_two_minutes(what):
     assert stopped[2] < 1.5 * without[2] + 2
 
 
-def test_figures_of_both_ways_are_told():
-    few = both_ways.figures(both_ways.TIMES["at once"], Events(), jobs=2, batches=2)
-    assert (few.calls, len(few.waits)) == (2.0, 2)
-    assert few.cell().startswith("2.00 / ")
-
-
-def test_figures_at_the_wall_are_told():
-    each, seconds = both_ways.at_the_wall(Events(), batches=30, windows=2)
-    assert (each, float(seconds) < 10) == ("30, 0", True)
-
-
 @pytest.mark.parametrize("name", both_ways.TIMES)
 def test_batches_of_known_models_cost_two_calls(name):
     """Nearly none beside the submit and the poll that its event brings, and one in 15 minutes.

@@ -73,9 +73,7 @@ MOVED = (
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What happens at which call.
-
-    Seconds that it is held up, its process's death, or the loss of its answer.
+    """What happens at which call: it is held up, its process dies, or its answer is lost.
 
     Attributes:
         lost_at: a write that is applied and, as its answer is lost, sent again.

@@ -90,23 +90,3 @@ def test_hold_that_begins_while_a_token_is_taken_is_heeded():
     held_up = Schedule(((refused.place, limit.at - refused.at + 0.003),))
 
     assert run(world, held_up).violations == []
-
-
-@pytest.mark.parametrize(
-    ("name", "schedule"),
-    [
-        # Whoever prolongs its lease with what it has read makes no claim.
-        ("outage", Schedule(((30, 138.0),))),
-        # Two refusals at once: either may say since when calls wait.
-        ("too many calls", Schedule(lost_at=42)),
-        # Nobody knows whether it may be submitted.
-        ("a batch without a job", Schedule(dies_at=39)),
-        (
-            # The tick had looked before it was held up, and nothing stopped submits.
-            "put off twice before a poll",
-            Schedule(((452, 117.167), (524, 55.994))),
-        ),
-    ],
-)
-def test_what_laws_once_judged_wrongly_keeps_them(name, schedule):
-    assert run(OF_NAME[name], schedule).violations == []

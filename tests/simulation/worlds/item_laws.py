@@ -40,11 +40,7 @@ TIMES = frozenset(
 ATOMIC = frozenset({"filled_at", "hold_until", "told_at"})
 """What is increased by a write, whatever it is, or written only where it is not there."""
 UNREAD = ("RATE#TIMES", "RATE#OUTSTANDING", "STACK", "KNOWN", "EVENTS#")
-"""Control items whose writers replace them without having read them.
-
-As the modules of `shared.pacing` and
-`shared.events` explain.
-"""
+"""Control items that are replaced unread, as `shared.pacing` and `shared.events` explain."""
 GROWING = {"attempt": 1, "given_up": 1, "polls": 1, "unknowable": 1, "claims": 1}
 """Counts of a batch, and by how much one write may increase each; none but claims ever falls."""
 LEASED = frozenset(
@@ -58,9 +54,8 @@ LEASED_WHILE = {
 }
 """The same by the states before and after a write, where it is less.
 
-Whoever has read an upload to its end, or written
-all files of a job, may say so after its lease, too; of another one that does, the write comes too
-late.
+Whoever has read an upload to its end, or written all files of a job, may say so after its lease,
+too; of another one that does, the write comes too late.
 """
 CONDITIONS = frozenset({"attempt"})
 """Counts that writes name as a condition too."""

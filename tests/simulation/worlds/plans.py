@@ -112,9 +112,7 @@ CALM_SHARE = 0.2
 class Drop:
     """A user drops a file, `at` seconds after the world's beginning.
 
-    `bad` of its `size` lines are no JSON.
-
-    Its records have an `external_reference` each, or none has.
+    `bad` of its `size` lines are no JSON; each has an `external_reference`, or none has.
     """
 
     at: float

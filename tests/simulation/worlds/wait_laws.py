@@ -23,8 +23,6 @@ from shared.events.subscribe import PUT_OFF_FOR
 from shared.pacing.cadence import MAX_WAIT
 from tests.support.aws.wire_items import number
 
-MAX_BEHIND_SECONDS = 0.0
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -52,9 +50,7 @@ PROBED_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What an invocation has read of the control items, by sort key.
-
-    And from when to when, by its own clock.
+    """What an invocation has read of the control items, and from when to when by its own clock.
 
     There are no items if they were read one by one: then nothing is judged.
     """
@@ -79,7 +75,7 @@ class WaitLaws:
         self._claimed: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
         """Batches that each invocation has claimed to poll them."""
         has_events = os.environ["COMPLETION_EVENTS"] == "yes"
-        self.longest_behind = MAX_WAIT + PUT_OFF_FOR if has_events else MAX_BEHIND_SECONDS
+        self.longest_behind = MAX_WAIT + PUT_OFF_FOR if has_events else 0.0
         """Seconds for which a poll waits."""
         self.burst = items.burst
         self.bursts = {
