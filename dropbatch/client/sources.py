@@ -45,11 +45,9 @@ class Source:
     Attributes:
         name: of the upload, if it has no other.
         stream: its bytes; closed after the upload unless it is the user's own.
-        size: in bytes; None if it is not known before the end.
         options: that follow from what it is.
         stored: where it lies in S3: then it is copied, and the stream is only for the check.
         etag: of an object in S3 that has no version.
-        notes: what of it is not sent.
         digest: the ETag of an object in S3.
     """
 

@@ -55,11 +55,8 @@ class ModelFamily(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     """Models that are alike.
 
     Attributes:
-        prefix: what their ids begin with.
-        word: what their names contain.
         answer_bytes: bytes of a typical answer: 1,024 numbers in full precision, some pages of
             text, or a long text with its reasoning and wrapping.
-        images: whether messages may contain images; None if unknown.
         schema: the family's schema, as `dropbatch/core/requests.json` names it; empty if
             it is not known.
     """
@@ -78,13 +75,7 @@ class ModelFamily(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
 
 
 class Efforts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How hard a model may be told to think.
-
-    Attributes:
-        values: that it takes, in the catalogue's order; none if it takes no effort at all.
-        aliases: other values, each with the one that it stands for.
-        source: as a key of the file's `sources`.
-    """
+    """How hard a model may be told to think: what it takes, and others that stand for one."""
 
     values: tuple[str, ...]
     source: str = ""
@@ -96,16 +87,13 @@ class Model(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         batch: whether the catalogue lists it as supporting batches; None if it is not listed here.
-        dimensions: numbers in one of its embeddings; None if unknown.
         context: tokens of its context window, or of the longest text that it makes an embedding of;
             None if unknown.
-        output_tokens: tokens of an answer if the request sets no limit.
         input_price: US dollars for a million input tokens; None if no source is known.
         output_price: the same for output tokens; None if there is no such price, as for embeddings.
         cached_price: the same for input tokens that were read from a cache; None if they have no
             price of their own.
         priced_at: the day on which the source gave these prices, as YYYY-MM-DD.
-        price_source: the source, as a key of the file's `sources`.
         efforts: None if they are not known: then any is sent.
         deprecated_at: the day on which it will be withdrawn, as YYYY-MM-DD; empty if none is
             announced.

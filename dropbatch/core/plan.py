@@ -47,19 +47,13 @@ class SplitPlan:
 
     Attributes:
         model: empty while none was given.
-        max_requests: records in a batch.
-        max_bytes: bytes of a batch's body.
-        account: the Cloudflare account.
         form: `jsonl` (also for lines of text), `rows` (a table), `object` (the API's document) or
             `array` (one without its wrapper); empty until it is known, as are some others.
-        packing: `plain`, `gzip` or `zstd`.
         start: offset, in the unpacked bytes, of the first record's line.
         first_requests: records in the first batches; later ones grow up to `max_requests`.
-        format: one of `dropbatch.core.formats.table.FORMATS`.
         start_line: lines before the first record: those of a table's header.
         converts: whether what is sent differs from the records as written: these are staged too.
         by_default: whether the model is the stack's default; one that the file names precedes it.
-        delimiter: between the fields of a table's rows.
         answers: whether a table's answers have more columns than `answer`, in an object apart.
         facts: what was known of the model then, as `dropbatch.core.models.facts_of` writes it.
         first_bytes: bytes of the first bodies, which grow up to `max_bytes`; 0: no fewer.

@@ -38,13 +38,7 @@ NO_VALUE = "never"
 
 
 class Alternative(NamedTuple):
-    """One of the forms that a model's requests may have.
-
-    Attributes:
-        required: members that a request of this form has.
-        members: the types of its members as they are written, with `!` for those that are required.
-        is_published: whether it is in the published schema, or only observed.
-    """
+    """A form of a model's requests, published or only observed: its members' types as written."""
 
     required: frozenset[str]
     members: Members
@@ -177,14 +171,9 @@ _PLAIN: dict[str, Any] = {
 
 
 class Limits(NamedTuple):
-    """What a member may be.
+    """What a member may be: a number in a range, perhaps a whole one, or one of some words.
 
-    Attributes:
-        least: the smallest number; None for no range.
-        most: the largest.
-        whole: whether only integers are numbers here.
-        words: strings that it may be, none if it must be left out; None for a number.
-        aliases: strings that are sent as another one.
+    Without any word, it must be left out. Aliases are strings that are sent as another one.
     """
 
     least: float | None = None

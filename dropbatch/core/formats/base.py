@@ -8,7 +8,7 @@ decoded.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -74,18 +74,12 @@ class Target:
     """What requests are made for.
 
     Attributes:
-        model: the job's model id.
-        task: what the model does.
-        shape: which member takes its input.
         images: whether messages may contain images; None if unknown.
         plain_schema: whether `response_format.json_schema` is the schema itself, without OpenAI's
             name and wrapper.
-        template: text with `{column}`s; empty for none.
         system: system prompt for the rows of tables and the lines of text; empty for none.
         endpoint: that every record must be for, of those that OpenAI's batches have; empty for any.
         defaults: members for every request that has no member of that name, as JSON.
-        schema: members that the model takes, and their ranges.
-        dimensions: numbers in one of its embeddings; None if unknown.
     """
 
     model: str
@@ -241,11 +235,6 @@ def member_of(message: str) -> str | None:
 # ── JSON, spliced ─────────────────────────────────────────────────────────────────────────────────
 
 
-def splice(members: Iterable[tuple[str, Json]]) -> bytes:
-    """A JSON object of members whose values are already JSON."""
-    return b"{%b}" % b",".join([b"%b:%b" % (_key(name), value) for name, value in members])
-
-
 @lru_cache(1024)
 def _key(name: str) -> bytes:
     return encode(name)
@@ -384,4 +373,4 @@ def with_defaults(request: Mapping[str, Json], target: Target, reference: Json) 
     members.pop("external_reference", None)
     if bytes(reference) != b"null":
         members["external_reference"] = reference
-    return splice(members.items())
+    return b"{%b}" % b",".join([b"%b:%b" % (_key(name), raw) for name, raw in members.items()])

@@ -51,10 +51,8 @@ class Format:
             tells.
         extension: of its uploads' keys; empty if it is known by its records.
         delimiter: of a table's fields, unless the header has another; empty for other formats.
-        describer: makes what returns a record as JSON on one line.
         reference: the member of an output line that has the record's reference; empty if none has.
         answer: the members in which the output line has the answer, from the outer one on.
-        names: makes the names of the result files for an upload's key.
         has_rows: whether a record is a row of cells, so that a template may name them.
     """
 
@@ -154,9 +152,7 @@ class Form:
     """A file's format, and what that format needs to know.
 
     Attributes:
-        format: one of `FORMATS`.
         header: a table's first row, with its BOM, without line end; empty for others.
-        delimiter: between a table's fields; empty for the format's own.
         answers: columns of a table's answers besides `answer`.
     """
 

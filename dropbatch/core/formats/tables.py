@@ -68,7 +68,6 @@ class Columns:
 
     Attributes:
         header: its exact bytes, with its BOM, without line end.
-        delimiter: one byte.
         names: a name that occurs again gets `_2`, `_3`, … as a suffix.
         answers: columns of an answer's members, in the output.
         only: the position of the only column that has a name, if it is no reference.

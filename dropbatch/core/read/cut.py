@@ -64,15 +64,9 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Consecutive records that make a batch.
+    """Consecutive records that make a batch; those that can be sent are in its body.
 
-    Attributes:
-        first_id: id of the first record.
-        rows: the record index.
-        body: the exact request body; empty if no record can be sent.
-        sendable: records that the body holds.
-        end: where the next cut continues.
-        originals: the records as written, if what is sent differs.
+    The originals are the records as written, if what is sent differs.
     """
 
     first_id: int
@@ -184,11 +178,7 @@ class _Run(NamedTuple):
         references: their `external_reference`s as JSON; empty if none has one.
         weights: bytes that each counts towards the batch's limit: for valid ones, their lengths.
         line: the first one's; None in a document.
-        start: where the first begins.
-        end: where the next one begins.
         steps: if there are several, bytes from each one's beginning to its end.
-        gap: bytes between two.
-        fault: why it cannot be sent.
         original: the only one as it was written, if what is sent differs.
     """
 
@@ -255,19 +245,13 @@ def _runs(plan: SplitPlan, start: Checkpoint, blocks: Iterable[bytes]) -> Iterat
     place, written = start, _Written(Inputs(plan.known_model), is_document=plan.is_document)
     for window in elements(plan.form, blocks, start.record) if plan.is_document else lines(blocks):
         if window.blank_bytes:
-            place = after_blank(place, window)
+            line = place.line + window.blank_lines
+            place = Checkpoint(place.offset + window.blank_bytes, line, place.record)
             yield _blank(place)
             continue
         for run in written.runs(window, window.records, place):
             yield run
             place = run.end
-
-
-def after_blank(place: Checkpoint, window: Window) -> Checkpoint:
-    """The place after a window of blank lines."""
-    return Checkpoint(
-        place.offset + window.blank_bytes, place.line + window.blank_lines, place.record
-    )
 
 
 class _Written(NamedTuple):

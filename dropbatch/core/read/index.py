@@ -24,9 +24,6 @@ class RecordEntry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     Attributes:
         line: 1-based line in the upload; None for an element of a document.
         length: bytes in the body; 0 if it is not in the body.
-        reference: its `external_reference` as JSON.
-        code: why it cannot be sent, empty if it can.
-        message: the code's message.
         request: of a record that cannot be sent, its request in `errors.jsonl`, as JSON; null to
             use the original.
         original: bytes of the record as written, among the originals; 0 if it is not kept.

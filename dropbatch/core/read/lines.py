@@ -58,7 +58,6 @@ class Window(NamedTuple):
         returns: whether a carriage return may end one.
         referring: whether one may have an `external_reference`.
         blank_bytes: of the blank lines that it consists of; 0 if it has records.
-        blank_lines: their number.
         lines: the records with the line feeds between them; empty for a document's elements.
     """
 
@@ -126,7 +125,8 @@ def _lines_within(block: bytes, begin: int, last: int) -> Iterator[Window]:
         if not stretches and len(section) < _FEW_BYTES * len(records):
             stretches = True
             continue
-        returns, referring = b"\r" in section, may_refer(section)
+        # A key external_reference has an underscore or, if escaped, a backslash: found faster.
+        returns, referring = b"\r" in section, b"_" in section or b"\\" in section
         alike: list[Any] = records
         yield Window(alike, returns=returns, referring=referring, lines=section)
         begin = end + 1
@@ -136,11 +136,6 @@ def _blank_bytes(block: bytes, begin: int) -> int:
     """Bytes of the blank lines at a line's beginning, line feeds included."""
     space = _BLANKS.match(block, begin)
     return max(block.rfind(b"\n", begin, space.end() if space else begin) + 1 - begin, 0)
-
-
-def may_refer(text: bytes) -> bool:
-    """Whether `external_reference` may be a key in it: an underscore, or an escape."""
-    return b"_" in text or b"\\" in text  # Single bytes are found faster than words.
 
 
 def elements(form: str, blocks: Iterable[bytes], first: int = 0) -> Iterator[Window]:
