@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import cost_page, inputs, polling, steps
+from bench import cost_page, inputs, steps
 from bench.timing import Spread, grid, in_fresh_process, machine, ratio, take_turns, written_by
 from dropbatch.core.models import find_model, max_records_per_reply
 from dropbatch.core.plan import FIRST_BATCH_RECORDS
@@ -48,8 +48,7 @@ What a user decides by has a page of its own; here are the two steps that take p
 | question | page |
 | --- | --- |
 | What does it cost on AWS? | [cost.md](cost.md) |
-| How many API calls does a batch take? How soon is it collected? | [polling.md](polling.md) |
-| What do Cloudflare's completion events change? | [events.md](events.md) |
+| How many API calls does a batch take? How soon is it collected? | [events.md](events.md) |
 | How large may an upload be? | *Growth* below: a split's memory does not grow |
 
 {written}
@@ -213,8 +212,8 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, "-m", "bench"])  # noqa: S606 - this again
     logger.setLevel("WARNING")
     README.write_text(readme())
-    for page in (polling, cost_page, both_ways):
-        page.main()
+    cost_page.main()
+    both_ways.main()
 
 
 if __name__ == "__main__":

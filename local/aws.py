@@ -1,4 +1,4 @@
-"""The stack on this machine: `python -m local.aws up|down|status`.
+"""The stack on this machine: `python -m local.aws up|down`.
 
 No account, no Docker, no network.
 
@@ -70,11 +70,11 @@ BUILD_SOURCES = (
 )
 """A change in one of these triggers a new build."""
 SERVICES = {
-    "aws": ("local AWS", ("local/emulator.py", "requirements/local.txt")),
-    "workers_ai": ("local Workers AI", ("local/workers_ai",)),
-    "proxy": ("fault proxy", ("local/fault_proxy.py",)),
+    "aws": ("local/emulator.py", "requirements/local.txt"),
+    "workers_ai": ("local/workers_ai",),
+    "proxy": ("local/fault_proxy.py",),
 }
-"""The services by name: their titles, and the sources whose change restarts them."""
+"""The services by name, with the sources whose change restarts them."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Home:
 
     def service(self, name: str) -> Service:
         """One of `SERVICES`."""
-        return Service(name, self.state, SERVICES[name][1])
+        return Service(name, self.state, SERVICES[name])
 
 
 MAIN = Home()
@@ -364,32 +364,14 @@ def down(home: Home = MAIN) -> list[str]:
         return stopped
 
 
-def _print_status() -> int:
-    for name, (title, _) in SERVICES.items():
-        service = MAIN.service(name).running()
-        state = (
-            f"runs on port {service['port']} (process {service['pid']})"
-            if service
-            else "does not run"
-        )
-        print(f"{title:17} {state}")
-    if not MAIN.stack_file.exists():
-        print("no stack; `make up` starts one")
-        return 1
-    print(MAIN.stack_file.read_text(), end="")
-    return 0
-
-
 def main() -> int:
     """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m local.aws", description="The stack on this machine."
     )
-    parser.add_argument("verb", choices=["up", "down", "status"])
+    parser.add_argument("verb", choices=["up", "down"])
     verb = parser.parse_args().verb
     try:
-        if verb == "status":
-            return _print_status()
         if verb == "down":
             stopped = down()
             print(f"Stopped: {', '.join(stopped)}." if stopped else "Nothing was running.")

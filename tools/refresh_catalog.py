@@ -2,8 +2,7 @@
 
 FILE is what the API answers to `GET /accounts/<account>/ai/models/search?per_page=1000`, or what
 Cloudflare's documentation is built from. Nothing is written unless the whole list can be believed.
-Read what changed before you commit it: where the list and Cloudflare's guides disagree, the guides
-are usually right.
+Where the list and Cloudflare's guides disagree, the guides are usually right.
 """
 
 from __future__ import annotations
@@ -236,29 +235,11 @@ def _is_same(known: Decimal | None, listed: Decimal | None) -> bool:
     return known == listed or round(known, max(-int(listed.as_tuple().exponent), 0)) == listed
 
 
-def changes(before: Sequence[Model], after: Sequence[Model]) -> list[str]:
-    """What differs, one line a fact."""
-    old = {model.id: model for model in before}
-    lines = []
-    for model in after:
-        if model.id not in old:
-            lines.append(f"{model.id}: new{', takes batches' if model.batch else ''}")
-            continue
-        was, now = msgspec.to_builtins(old[model.id]), msgspec.to_builtins(model)
-        lines += [
-            f"{model.id}: {name}: {was.get(name, 'unknown')} -> {now.get(name, 'unknown')}"
-            for name in {**was, **now}
-            if was.get(name) != now.get(name)
-        ]
-    return lines
-
-
-def refreshed(written: bytes, content: bytes, day: str) -> tuple[bytes, list[str]]:
-    """The file with the facts of a list, and what changed."""
+def refreshed(written: bytes, content: bytes, day: str) -> bytes:
+    """The file with the facts of a list."""
     before = msgspec.json.decode(written, type=Catalog)
     models = merged(before.models, read_list(content, before.models, day))
-    after = msgspec.structs.replace(before, read_on=day, models=models)
-    return text_of(after).encode(), changes(before.models, models)
+    return text_of(msgspec.structs.replace(before, read_on=day, models=models)).encode()
 
 
 def text_of(written: Catalog) -> str:
@@ -281,19 +262,18 @@ def _rows(values: Iterable[object]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Bring the file up to date, and print what changed."""
+    """Bring the file up to date."""
     if len(arguments) != 1:
         print("Give the file with the list: make refresh-catalog FROM=models.json", file=sys.stderr)
         return 2
     try:
-        written, lines = refreshed(
-            FILE.read_bytes(), Path(arguments[0]).read_bytes(), f"{datetime.now(UTC):%Y-%m-%d}"
-        )
+        day = f"{datetime.now(UTC):%Y-%m-%d}"
+        written = refreshed(FILE.read_bytes(), Path(arguments[0]).read_bytes(), day)
     except (CatalogError, OSError) as error:
         print(f"Nothing was changed. {error}", file=sys.stderr)
         return 1
     FILE.write_bytes(written)
-    print("\n".join(lines) or "Nothing differs but the day.")
+    print(f"git diff {FILE.name} shows what changed, a line a model. Read it before you commit.")
     return 0
 
 

@@ -236,7 +236,6 @@ FIGURES = {
     "bench/README.md": ("dropbatch/core/read", "functions", "shared/workers_ai"),
     "bench/cost.md": ("functions", "shared", "template.yaml"),
     "bench/events.md": ("functions/poll", "shared/events", "shared/pacing"),
-    "bench/polling.md": ("shared/pacing/cadence.py",),
     "docs/reliability.md": ("functions", "shared", "dropbatch/core"),
 }
 """Pages with figures that a command wrote, and the code that they judge."""
