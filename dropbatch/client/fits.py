@@ -45,7 +45,8 @@ def judged(job: Job, records: Iterable[Record], into: Any = None) -> Iterator[Re
         UsageError: it is no such type, or the package that checks schemas is missing.
     """
     readers = repeat(_reader_into(into)) if into else _readers_of(job)
-    for record, read in zip(records, readers, strict=False):
+    for record in records:
+        read = next(readers, None)
         if not record.success or read is None:
             yield record
             continue

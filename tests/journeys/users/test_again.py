@@ -1,5 +1,6 @@
 """Answers that are none, and chosen records that are sent again: `retry --incomplete`."""
 
+import gzip
 import io
 import json
 from dataclasses import dataclass
@@ -259,3 +260,36 @@ def test_answers_are_made_of_a_type(command, client, kind):
     assert (first.value, first.misfit.message[:6]) == (None, "score:")
     with pytest.raises(dropbatch.UsageError, match="into: "):
         list(job.results(into=print))
+
+
+ROWS = b'\xef\xbb\xbfid;text\r\n1;one\r\n\r\n2;"two\r\nlines"\r\n3;three\r\n'
+LINES = b'{"text":"one"}\r\n\n{ "text" : "two" }\n{"text":"three"}'
+KEPT = {
+    "a.csv": (ROWS, b"\xef\xbb\xbfid;text\n1;one\n3;three\n"),
+    "a.txt": (b"one\r\n\r\ntwo\r\nthree\r\n", b"one\nthree\n"),
+    "a.jsonl": (LINES, b'{"text":"one"}\n{"text":"three"}\n'),
+    "a.jsonl.gz": (gzip.compress(LINES), b'{"text":"one"}\n{"text":"three"}\n'),
+    "a.json": (
+        b'[{"text":\n"one"}, {"text":"two"}, {"text":"three"}]',
+        b'{"text":"one"}\n{"text":"three"}\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_chosen_records_are_as_they_were_written(command, client, name):
+    content, wanted = KEPT[name]
+    job = client.submit(io.BytesIO(content), name=name, model=BGE)
+    job.wait()
+    assert [one.success for one in job.results()] == [True] * 3
+
+    class Chosen(Wanted):
+        def has(self, record):
+            return record.id != 1
+
+    again, count = send_chosen(job, Chosen(), {})
+
+    assert (count, command.world.read(again.uploaded.key)) == (2, wanted)
+    assert again.wait() == "completed"
+    found = [one.embedding for one in job.results(merged=True)]
+    assert found == [one.embedding for one in job.results()]

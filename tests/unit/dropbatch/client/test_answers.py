@@ -8,12 +8,13 @@ import pickle
 import pytest
 
 from dropbatch.client.client import Client
-from dropbatch.client.job import Job
+from dropbatch.client.job import Job, JobOptions
 from dropbatch.client.records import Record, records_of
 from dropbatch.client.stack import Stack
 from dropbatch.core.formats.answers import flaw_of, json_in, read_answer
 from dropbatch.core.formats.base import BatchFacts, Outcome
 from dropbatch.core.formats.table import Form, writer_of
+from dropbatch.core.options import OPTIONS
 from dropbatch.errors import JobFailed
 from tests.support.converted import BGE, LLAMA, target_of
 
@@ -167,3 +168,7 @@ def test_stack_and_failure_can_be_pickled():
     error = pickle.loads(pickle.dumps(JobFailed("It failed.", job, {"code": "x", "message": "y"})))
     assert (str(error), error.job, error.error["code"]) == ("It failed.", job, "x")
     assert error.job.stack.bucket == "bucket"
+
+
+def test_type_checkers_know_every_option():
+    assert JobOptions.__annotations__.keys() == OPTIONS.keys()
