@@ -51,20 +51,6 @@ def statuses(world):
     return {key.split("/")[1]: json.loads(world.read(key)) for key in found}
 
 
-def batches_of(world, name):
-    """The items of the batches of an upload's job."""
-    (job,) = [
-        one["job_id"]["S"]
-        for one in world.items()
-        if one["sk"]["S"] == "META" and name in str(one["upload"])
-    ]
-    return [
-        item
-        for item in world.items()
-        if item["pk"]["S"] == f"JOB#{job}" and item["sk"]["S"] != "META"
-    ]
-
-
 def run_for(world, hours):
     ends = time.time() + hours * HOUR
     world.settle(minutes=int(hours * 60) + 60, until=lambda: time.time() >= ends)
@@ -128,16 +114,3 @@ def test_job_ends_after_an_hour_with_the_answers_that_it_has(start, api):
     failed = [line["error"]["code"] for line in world.lines("errors.jsonl")]
     assert failed == ["account_changed"] * 4
     assert len(world.lines("retry.jsonl")) == 4
-
-
-def test_job_past_its_deadline_ends_a_quarter_of_an_hour_later(start, api):
-    world = start()
-    api.switch(latency=60.0)
-    world.upload_records("a.jsonl", greetings(2), model=M2M, **{"deadline-hours": "0.1"})
-    world.deliver_all()
-    redeploy(world, SECOND)
-    began = time.time()
-    world.settle(minutes=60)
-
-    assert time.time() - began < 40 * 60
-    assert {line["error"]["code"] for line in world.lines("errors.jsonl")} == {"expired"}

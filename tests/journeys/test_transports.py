@@ -3,8 +3,7 @@
 import pytest
 from moto import mock_aws
 
-from local.workers_ai import Fault
-from tests.support.aws.resources import GATEWAY_TOKEN, TOKEN, WAYS, client
+from tests.support.aws.resources import TOKEN, WAYS, client
 from tests.support.translations import M2M, all_good, greetings
 
 
@@ -30,41 +29,6 @@ def test_job_is_answered_whichever_way_its_batches_go(start, api, name):
     }[name]
 
 
-@pytest.mark.parametrize(("name", "records"), [("gateway", 5_000), ("worker", 500)])
-def test_worker_batches_fit_its_memory(start, name, records):
-    world = start(**WAYS[name])
-    world.upload_records("a.jsonl", [{"text": "hello"}], model="@cf/baai/bge-m3")
-    world.deliver("UploadQueue")
-    job = world.item()
-    assert job["plan"]["M"]["max_requests"] == {"N": str(records)}
-
-
-@pytest.mark.parametrize("envelope", [True, False])
-@pytest.mark.parametrize("raw", [True, False])
-def test_over_worker_bodies_may_have_envelope_or_not(start, api, raw, envelope):
-    api.switch(raw_response=raw, envelope=envelope)
-    api.inject(Fault(kind="3040"))
-    world = start(**WAYS["worker"])
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    world.settle()
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 1
-
-
-def test_caching_gateway_changes_nothing(start, api):
-    api.switch(gateway_token=GATEWAY_TOKEN, gateway_cache=True, gateway_attempts=5)
-    api.inject(Fault(kind="accept_then_error", code=10013))
-    world = start(**WAYS["gateway"])
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    world.settle()
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 2
-
-
 @pytest.mark.parametrize("name", ["gateway", "worker"])
 def test_refused_secret_pauses_everything(start, api, name):
     api.switch(**({"gateway_token": "new"} if name == "gateway" else {"tokens": ("new",)}))
@@ -81,17 +45,6 @@ def test_refused_secret_pauses_everything(start, api, name):
 
     assert all_good(world, 3)
     assert len(api.accepted) == 1
-
-
-def test_old_worker_gets_large_replies_in_pieces(start, api, monkeypatch):
-    api.switch(raw_response=False)
-    monkeypatch.setattr("local.workers_ai.worker.MAX_REPLY_CHARACTERS", 900)
-    world = start(**WAYS["worker"])
-    world.upload_records("a.jsonl", greetings(16), model=M2M)
-
-    world.settle(minutes=120)
-
-    assert all_good(world, 16)
 
 
 def test_empty_secret_is_waited_for(start, api, monkeypatch):

@@ -123,23 +123,6 @@ def test_death_at_any_step_leaves_rest_to_next_tick(world, small_pages, monkeypa
     assert world.manifest()["counts"]["succeeded"] == 3
 
 
-def test_without_time_deletion_continues_at_next_tick(start, small_pages, monkeypatch):
-    world = start(MAX_REQUESTS_PER_BATCH=1)
-    finish(world, body=GOOD * 6)
-    monkeypatch.setattr("functions.poll.dispatch.CLEAN_SECONDS", 0.0)
-    monkeypatch.setattr("functions.poll.tick.MAX_IDLE_VISITS", 1)
-    world.pass_time(CLEAN_AFTER_SECONDS)
-    sizes = [len(staged(world))]
-    while sizes[-1]:
-        world.tick()
-        world.pass_time(1)
-        sizes.append(len(staged(world)))
-        assert sizes[-1] == sizes[-2] - 2
-    world.tick()
-
-    assert is_forgotten(world)
-
-
 def failing(world, failing_call, code):
     """Times at which S3 failed a call with this code; filled as it happens."""
     tries = []
@@ -151,20 +134,6 @@ def failing(world, failing_call, code):
 
     world.permissions.before = deny
     return tries
-
-
-@pytest.mark.parametrize("call", ["ListObjectVersions", "DeleteObjects"])
-def test_what_s3_refuses_is_left_to_lifecycle(world, call, capsys):
-    """A policy denies the call, as MFA delete does: no error that recurs, and no alarm."""
-    finish(world)
-    tries = failing(world, call, "AccessDenied")
-    world.pass_time(CLEAN_AFTER_SECONDS)
-    capsys.readouterr()
-    world.tick()
-
-    assert is_forgotten(world)
-    assert len(tries) == 1
-    assert '"Errors"' not in capsys.readouterr().out
 
 
 def test_undeleted_page_is_retried_then_given_up(world):

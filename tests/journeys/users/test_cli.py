@@ -5,10 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dropbatch.client import upload as uploads
-from dropbatch.client.stack import Stack
 from local.workers_ai import Fault
-from tests.support.aws.resources import BUCKET, client
+from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M
 
 GOOD = '{"text":"x","target_lang":"es"}\n'
@@ -100,18 +98,6 @@ def test_job_is_named_by_id_upload_or_result(command, finished, name):
     lines = done.out.splitlines()
     assert lines[0] == f"{finished}  completed    [################] 100%  3 of 3 records  1 failed"
     assert lines[-1] == f"results  s3://{BUCKET}/results/reviews/july.jsonl/{finished}/"
-
-
-def test_status_says_what_job_waits_for(command, tmp_path):
-    command.world.secrets.put_secret_value(SecretId="token", SecretString="wrong-token")
-    put = command.run("put", file(tmp_path), "--model", M2M)
-    assert put.code == 0
-    for _ in range(3):
-        command._sleep(61)
-
-    done = command.run("status", "july.jsonl")
-
-    assert "waiting: token_refused: " in done.out
 
 
 # ── get, report ───────────────────────────────────────────────────────────────────────────────────
@@ -227,22 +213,6 @@ def test_retry_changes_option_and_stays_mergeable(command, api, tmp_path):
     assert command.run("get", "a.jsonl", "--merged", "-o", tmp_path).code == 0
     merged = (tmp_path / "output.merged.jsonl").read_text().splitlines()
     assert [json.loads(line)["success"] for line in merged] == [True, True]
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_copy_that_fails_leaves_no_parts(command, moment):
-    def refuse(**_):
-        raise KeyboardInterrupt
-
-    s3 = client("s3")
-    s3.put_object(Bucket=BUCKET, Key="results/small", Body=b"x")
-    s3.meta.events.register(f"{moment}-call.s3.CompleteMultipartUpload", refuse, "refuse")
-    source = {"Bucket": BUCKET, "Key": "results/small"}
-    with pytest.raises(KeyboardInterrupt):
-        uploads.copy(Stack("dropbatch", BUCKET, {}, client), source, 1, "inbox/copy", {})
-
-    s3.meta.events.unregister(f"{moment}-call.s3.CompleteMultipartUpload", unique_id="refuse")
-    assert "Uploads" not in s3.list_multipart_uploads(Bucket=BUCKET)
 
 
 # ── operators ─────────────────────────────────────────────────────────────────────────────────────

@@ -123,18 +123,6 @@ def test_two_values_of_one_option_are_refused(command, tmp_path, verb, given):
     assert "Write it once." in done.err
 
 
-def test_nearest_options_file_counts_in_check(command, tmp_path):
-    (tmp_path / "a.csv").write_text("title,note\nx,y\n")
-    put = ("put", tmp_path / "a.csv", "--model", BGE, "--name")
-    assert command.run(*put, "x/y/").code == 2  # Which column?
-    drop = command.world.s3.put_object
-    drop(Bucket=BUCKET, Key="inbox/x/_options.json", Body=json.dumps({"template": "{title}"}))
-
-    assert command.run(*put, "x/y/").code == 0
-    drop(Bucket=BUCKET, Key="inbox/x/y/_options.json", Body=json.dumps({"tags": {}}))
-    assert command.run(*put, "x/y/").code == 2
-
-
 @pytest.mark.parametrize(("default", "code"), [("", 2), (M2M, 0)])
 def test_default_model_of_stack_counts_in_check(command, tmp_path, default, code):
     (tmp_path / "a.jsonl").write_text(GOOD)
@@ -303,14 +291,6 @@ def test_file_is_checked_without_stack(tmp_path, reviews, asked):
     assert ("no stack was found" in done.stderr) is not asked
 
 
-@pytest.mark.parametrize("named", [("--stack", "mine"), ("--stack", "dropbatch"), ("--local",)])
-def test_named_stack_must_exist(tmp_path, reviews, named):
-    done = run_alone(*named, "validate", reviews, DROPBATCH_LOCAL=str(tmp_path))
-
-    assert done.returncode in {2, 4, 5}
-    assert done.stdout == ""
-
-
 def test_options_of_the_folder_are_the_stacks(command, reviews):
     command.world.upload("a/_options.json", json.dumps({"model": M2M, "tags": {"team": "x"}}))
     before = command.world.objects()
@@ -324,9 +304,3 @@ def test_options_of_the_folder_are_the_stacks(command, reviews):
     assert alone["error"]["code"] == "no_model"
     assert (known["error"], known["bad"]) == (None, 1)
     assert known["options"] == {"model": M2M, "tags": {"team": "x"}}
-
-
-def test_wrong_option_and_missing_model(tmp_path, reviews):
-    assert run_alone("validate", reviews, "--offline", "-o", "modle=x").returncode == 2
-    done = run_alone("validate", reviews, "--offline")
-    assert (done.returncode, done.stdout.startswith("no_model: ")) == (1, True)

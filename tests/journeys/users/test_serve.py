@@ -10,7 +10,6 @@ import openai
 import pytest
 
 from dropbatch.client.stack import Stack
-from local.workers_ai import Fault
 from tests.support.aws import iam
 from tests.support.aws.resources import AWS_ACCOUNT, BUCKET, client
 from tests.support.journeys.command_line import LOGS
@@ -164,86 +163,6 @@ def test_failures_are_in_a_file_of_their_own(ai, world, api):
     assert {line["response"]["status_code"] for line in answered} == {200}
     assert failed[0]["response"]["body"]["error"]["param"] == "url"
     assert f"It must be {CHAT}" in failed[0]["response"]["body"]["error"]["message"]
-
-
-def test_result_file_is_a_file_until_it_is_deleted(ai, world):
-    batch = batch_of(
-        ai, [*requests(CHAT, HELLO), {"custom_id": "x", "body": {"model": LLAMA}, "url": CHAT}]
-    )
-    with pytest.raises(openai.NotFoundError):
-        ai.files.retrieve(f"file-output-{batch.id.removeprefix('batch_')}")
-    world.settle()
-    batch = ai.batches.retrieve(batch.id)
-
-    for file_id in (batch.output_file_id, batch.error_file_id):
-        found = ai.files.retrieve(file_id)
-        assert (found.purpose, found.bytes) == (
-            "batch_output",
-            len(ai.files.content(file_id).content),
-        )
-        assert found.created_at == batch.completed_at
-        assert ai.files.delete(file_id).deleted
-        for call in (ai.files.retrieve, ai.files.content, ai.files.delete):
-            with pytest.raises(openai.NotFoundError):
-                call(file_id)
-    assert ai.batches.retrieve(batch.id) == batch
-    assert len(world.lines()) == 2
-
-
-@pytest.mark.parametrize(
-    ("lines", "code"),
-    [
-        (["not a line of a batch"] * 200, "unknown_format"),
-        ([{"custom_id": "a", "params": {"messages": []}}], "unknown_format"),
-        (requests(CHAT, {"model": "gpt-4o", "messages": HELLO["messages"]}), "no_model"),
-    ],
-    ids=["no requests", "Anthropic's", "no model"],
-)
-def test_file_that_cannot_be_read_fails_its_batch(ai, world, lines, code):
-    batch = batch_of(ai, lines)
-    world.settle()
-
-    batch = ai.batches.retrieve(batch.id)
-
-    (error,) = batch.errors.data
-    assert (batch.status, error.code) == ("failed", code)
-    assert "x-amz-meta" not in error.message
-    assert ("metadata.model" in error.message) == (code == "no_model")
-    assert (batch.output_file_id, batch.error_file_id, batch.completed_at) == (None, None, None)
-    assert batch.failed_at >= batch.created_at
-
-
-def test_batch_is_cancelled_while_it_runs(ai, world, api):
-    api.inject(Fault(kind="stuck", seconds=900))
-    batch = batch_of(ai, requests(CHAT, HELLO, HELLO))
-    world.deliver_all()
-    running = ai.batches.retrieve(batch.id)
-    assert (running.status, running.request_counts.total) == ("in_progress", 2)
-
-    assert ai.batches.cancel(batch.id).status == "cancelling"
-    world.deliver_all()
-    assert ai.batches.retrieve(batch.id).status == "cancelling"
-    world.settle(minutes=60)
-
-    over = ai.batches.retrieve(batch.id)
-    assert (over.status, over.cancelled_at > over.cancelling_at) == ("cancelled", True)
-    with pytest.raises(openai.ConflictError, match="status 'cancelled'"):
-        ai.batches.cancel(batch.id)
-
-
-def test_batch_past_its_window_is_expired(ai, world, api):
-    api.inject(Fault(kind="stuck", contains="late"))
-    late = {"model": LLAMA, "messages": [{"role": "user", "content": "late"}]}
-    batch = ai.batches.create(
-        input_file_id=file_of(ai, requests(CHAT, late)).id, endpoint=CHAT, completion_window="1h"
-    )
-    world.settle(minutes=180)
-
-    batch = ai.batches.retrieve(batch.id)
-
-    assert (batch.status, batch.errors, batch.request_counts.failed) == ("expired", None, 1)
-    assert batch.expired_at >= batch.expires_at
-    assert lines_of(ai, batch.error_file_id)[0]["error"]["code"] == "batch_expired"
 
 
 def test_users_policy_allows_what_the_server_does(ai, world, as_user):

@@ -90,21 +90,6 @@ def test_broken_connections_are_billed_as_accepted(kind, error, accepted):
     assert len(world.api.accepted) == accepted
 
 
-@pytest.mark.parametrize(
-    ("fault", "status"),
-    [
-        ({"kind": "accept_then_html"}, 502),
-        ({"kind": "accept_then_error", "code": 10013}, 500),
-        ({"kind": "accept_then_error", "code": 3007}, 408),
-        ({"kind": "accept_then_error", "code": 7010, "status": 599}, 599),
-    ],
-)
-def test_accepted_batches_whose_reply_denies_it(fault, status):
-    world = World(Fault(**fault))
-    assert world.submit().status_code == status
-    assert len(world.poll().json()["result"]["responses"]) == 8
-
-
 @pytest.mark.parametrize("form", ["envelope", "error", "failed"])
 def test_batch_fails_after_acceptance_at_every_poll(form):
     world = World(Fault(kind="batch_fails"), batch_failure=form)
@@ -117,45 +102,12 @@ def test_batch_fails_after_acceptance_at_every_poll(form):
             assert (body["result"]["status"], body["result"]["error"]["code"]) == (form, 3030)
 
 
-@pytest.mark.parametrize("fault", [None, Fault(kind="partial")], ids=["switch", "fault"])
-def test_running_batch_shows_more_and_more_items(fault):
-    local = LocalApi(partial_items=fault is None, latency=120)
-    if fault:
-        local.api.inject(fault)
-    request_id, seen = local.submit(), []
-
-    for _ in range(5):
-        result = local.poll(request_id).json()["result"]
-        seen.append((result.get("status"), len(result["responses"])))
-        local.now += 40
-
-    assert seen == [("queued", 0), ("queued", 0), ("running", 6), (None, 20), (None, 20)]
-
-
 @pytest.mark.parametrize("what", ["items", "errors", "unknown", "wide", "deep", "page"])
 def test_flood_has_its_size(what):
     local = LocalApi()
     local.api.inject(Fault(kind="flood", message=what, factor=1))
 
     assert 990_000 < len(local.poll(local.submit()).content) < 1_010_000
-
-
-def test_nth_and_times_choose_calls():
-    world = World(Fault(kind="3040", on="submit", nth=2, times=2))
-    assert [world.submit().status_code for _ in range(4)] == [200, 429, 429, 200]
-
-
-def test_chance_faults_match_rate_and_seed():
-    def ends(seed):
-        rates = {"submit:3040": 0.2, "submit:html": 0.1}
-        world = World(fault_rates=rates, seed=seed, global_limit=0)
-        return [world.submit(REQUESTS[:1]).status_code for _ in range(400)]
-
-    seen = ends(1)
-    assert 50 < seen.count(429) < 110
-    assert 20 < seen.count(502) < 60
-    assert seen == ends(1)
-    assert seen != ends(2)
 
 
 def test_chance_covers_every_batch_fault():

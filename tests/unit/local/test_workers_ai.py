@@ -118,27 +118,6 @@ def test_embeddings_have_dimension_and_unit_length(subtests):
                     assert math.isclose(length, 1, abs_tol=1e-4)
 
 
-def test_each_model_answers_in_its_own_shape():
-    schema = {
-        "type": "object",
-        "properties": {
-            "companies": {"type": "array", "items": {"type": "string"}},
-            "count": {"type": "integer"},
-            "mood": {"enum": ["good", "bad"]},
-        },
-    }
-    asked = {"prompt": "hello", "response_format": {"type": "json_schema", "json_schema": schema}}
-    answer = expected_result(LLAMA, asked)
-    assert answer["response"] == {"companies": ["hello"], "count": 5, "mood": "good"}
-    assert answer["tool_calls"] == [{}]
-    parts = {"messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]}
-    chat = expected_result(KIMI, parts)
-    assert chat["choices"][0]["message"]["content"].endswith("hello")
-    assert expected_result(QWEN, {"prompt": "hello"})["object"] == "text_completion"
-    response = expected_result(GPT, {"input": [{"role": "user", "content": "hello"}]})
-    assert [entry["type"] for entry in response["output"]] == ["reasoning", "message"]
-
-
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────
 
 HELLO = {"role": "user", "content": "hello"}
@@ -174,13 +153,6 @@ def chat(*messages, **more):
 )
 def test_published_schema_refuses_with_place(model, request_, place):
     assert place in problem(model, request_, "/requests/3", Behaviour())
-
-
-def test_what_is_not_published_is_switch():
-    request = chat(stop="a", seed=3)
-    assert problem(LLAMA, request, "", Behaviour()) is None
-    assert "oneOf" in problem(LLAMA, request, "", Behaviour(batch_messages=False))
-    assert "'/stop'" in problem(LLAMA, request, "", Behaviour(unknown_members="refuse"))
 
 
 def test_model_has_one_schema_with_source():
@@ -332,18 +304,6 @@ def test_queue_is_created_listed_and_deleted():
     assert code(world.client.get(queue.at(f"{queue.id}/consumers"))) == (404, 11000)
 
 
-def test_queue_of_a_worker_cannot_be_pulled():
-    world = LocalApi()
-    queue = LocalQueue(world)
-    consumers = queue.at(f"{queue.id}/consumers")
-    (consumer,) = world.client.get(consumers).json()["result"]
-    worker = {"type": "worker", "script_name": "reader"}
-    assert code(world.client.put(f"{consumers}/{'0' * 32}", json=worker)) == (404, 11003)
-    assert queue.pull().is_success
-    assert world.client.put(f"{consumers}/{consumer['consumer_id']}", json=worker).is_success
-    assert code(queue.pull()) == (400, 11015)
-
-
 @pytest.mark.parametrize(
     ("switches", "expected"),
     [
@@ -372,38 +332,6 @@ def test_leased_message_comes_back_until_acked():
     assert queue.ack(again["lease_id"])["ackCount"] == 1
     world.now += 100
     assert queue.messages() == []
-
-
-def test_message_is_deleted_after_its_last_attempt():
-    world = LocalApi()
-    queue = LocalQueue(world, max_retries=2)
-    queue.push({"a": 1})
-    attempts = []
-    for _ in range(5):
-        attempts += [message["attempts"] for message in queue.messages(visibility_timeout_ms=1_000)]
-        world.now += 2
-    assert attempts == [1, 2, 3]
-    assert world.api.queues[0]["dropped"] == 1
-
-
-def test_backlog_is_pulled_a_hundred_at_a_time():
-    queue = LocalQueue(LocalApi(global_limit=0))
-    for _ in range(3):
-        queue.push(*range(100))
-    assert len(queue.messages(batch_size=None)) == 5
-    pulled = queue.pull(batch_size=100).json()["result"]
-    assert (len(pulled["messages"]), pulled["message_backlog_count"]) == (100, 300)
-    assert queue.bodies_of(pulled["messages"]) != sorted(queue.bodies_of(pulled["messages"]))
-    assert code(queue.pull(batch_size=101)) == (400, 10207)
-
-
-@pytest.mark.parametrize(
-    ("form", "body"), [("base64", "eyJhIjoxfQ=="), ("text", '{"a":1}'), ("object", {"a": 1})]
-)
-def test_bodies_come_in_each_form(form, body):
-    queue = LocalQueue(LocalApi(event_bodies=form))
-    queue.push({"a": 1})
-    assert [message["body"] for message in queue.messages()] == [body]
 
 
 def test_pulls_and_acknowledgements_do_not_count_against_the_limit():
@@ -465,26 +393,6 @@ def test_subscription_is_listed_changed_and_deleted():
     assert queue.taken() == []
     assert client.delete(path).is_success
     assert code(client.delete(path)) == (404, 11901)
-
-
-@pytest.mark.parametrize(
-    ("per", "model", "status"),
-    [("model", M2M, 200), ("model", BGE, 409), ("source", M2M, 409), ("any", BGE, 200)],
-)
-def test_how_many_subscriptions_there_may_be(per, model, status):
-    assert Subscribed(subscriptions_per=per).subscribe(model, "second").status_code == status
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"events": ["batch.done"]}, (400, 10207)),
-        ({"source": {"type": "r2"}}, (400, 10207)),
-        ({"destination": {"queue_id": "0" * 32}}, (404, 11000)),
-    ],
-)
-def test_subscriptions_that_are_refused(changes, expected):
-    assert code(LocalQueue(LocalApi()).subscribe(**changes)) == expected
 
 
 @pytest.mark.parametrize(

@@ -50,21 +50,6 @@ def test_good_line_is_the_apis_item():
     )
 
 
-def test_failed_line_has_documented_order():
-    (line,) = joined(
-        [row_of(18, None, "")],
-        [{"id": 0, "success": False, "error": {"code": 1, "message": "m"}}],
-        first_id=18,
-    )
-    assert (
-        line.output
-        == b'{"id":18,"external_reference":null,"success":false,"error":{"code":"inference_failed","message":"1: '  # noqa: E501
-        b'm"}}\n'
-    )
-    assert line.error == line.output[:-2] + b',"line":18,"request":{"text": "request 0"}}\n'
-    assert line.retry == b'{"text": "request 0"}\n'
-
-
 def test_result_keeps_its_bytes():
     body = b'{"responses":[{"id":0,"result":{"n":1.50,"big":12345678901234567890123,"u":"\\u00fc","e":1e400}}]}'  # noqa: E501
     (line,) = lines_of([row_of(1, None, "")], answers_of([row_of(1, None, "")], body))
@@ -90,22 +75,6 @@ def test_failed_item_has_message_from_anywhere(failure, words):
 def test_endless_words_are_cut():
     (line,) = joined([row_of(1, None, "")], [{"id": 0, "success": False, "error": "x" * 10_000}])
     assert len(line.output) < 1_200
-
-
-@pytest.mark.parametrize(
-    "item",
-    [
-        {"success": True},
-        {"success": True, "result": None},
-        {"success": False},
-        {"status": "failed"},
-        {"success": None, "error": "x"},
-        {"errors": [{"code": 1}]},
-    ],
-)
-def test_item_without_result_is_not_success(item):
-    (line,) = joined([row_of(1, None, "")], [{"id": 0, **item}])
-    assert outcome(line) == "inference_failed"
 
 
 @pytest.mark.parametrize(
@@ -274,24 +243,6 @@ def test_usage_of_items_is_summed_if_every_good_one_has_reported_it(items, usage
     )
 
 
-@pytest.mark.parametrize(
-    ("whole", "items", "usage"),
-    [
-        ({"prompt_tokens": 9}, [used(2, 3), used(2, 5)], Usage(4, 8)),
-        ({"prompt_tokens": 9}, [used(2), used(3)], Usage(9)),
-        ({"prompt_tokens": 9, "completion_tokens": 1}, [used(2, 3), used(2, 5)], Usage(9, 1)),
-        ({"total_tokens": 9}, [used(2, 3), used(2, 5)], Usage(4, 8)),
-    ],
-)
-def test_usage_of_items_counts_if_that_of_the_reply_lacks_a_part(whole, items, usage):
-    rows = [row_of(number, None, "") for number in (1, 2)]
-    reply = {
-        "responses": [{**item, "id": number} for number, item in enumerate(items)],
-        "usage": whole,
-    }
-    assert answers_of(rows, {"result": reply}).usage == usage
-
-
 # ── several replies to the same records ───────────────────────────────────────────────────────────
 
 
@@ -303,36 +254,6 @@ def sorted_reply(items, **more):
 
 def item_of(place, result="r", **more):
     return {"id": place, "success": True, "result": {"text": result, **more}}
-
-
-def texts_of(answers):
-    return {place: json.loads(bytes(item.result))["text"] for place, item in answers.items.items()}
-
-
-def test_later_reply_only_fills_gaps():
-    answers = sorted_reply([item_of(0, "first"), item_of(2, "first")])
-
-    add_reply(
-        answers,
-        sorted_reply([item_of(0, "later"), item_of(1, "later"), item_of(2, "later"), {"id": 9}]),
-    )
-
-    assert texts_of(answers) == {0: "first", 1: "later", 2: "first"}
-    assert (answers.contradicted, answers.foreign) == (set(), 1)
-
-
-def test_contradicted_place_is_filled_by_other():
-    answers = sorted_reply([item_of(0, "a"), item_of(0, "b"), item_of(1)])
-
-    add_reply(
-        answers,
-        sorted_reply(
-            [item_of(0, "c"), item_of(1, "a"), item_of(1, "b"), item_of(2, "a"), item_of(2, "b")]
-        ),
-    )
-
-    assert texts_of(answers) == {0: "c", 1: "r"}
-    assert answers.contradicted == {2}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core.plan import Checkpoint
 from dropbatch.core.read.index import (
     WRAPPER_BYTES,
     RecordEntry,
@@ -19,10 +18,8 @@ from functions.poll import poll as ask
 from functions.submit import submit as send
 from local.template import template
 from shared.bootstrap import OBJECT_CALLS, QUICK_CALLS
-from shared.staged_batch import StagedInfo, decode_index, encode_index, without_references
+from shared.staged_batch import decode_index, encode_index, without_references
 from shared.workers_ai import client as workers_ai
-from shared.workers_ai.error_codes import is_refused_for_references
-from shared.workers_ai.replies import Rejected
 
 # ── the staged object: body and index of one batch, which must never disagree ─────────────────────
 
@@ -70,13 +67,6 @@ def test_rows_are_read_back_as_they_were(rows):
     assert list(map(told, decode_index(encode_index(index_of(rows))))) == list(map(told, rows))
 
 
-@given(rows=batches(), begin=st.integers(0, 10), more=st.integers(0, 10))
-def test_section_is_those_rows(rows, begin, more):
-    begin = min(begin, len(rows))
-    end = min(begin + more, len(rows))
-    assert list(map(told, index_of(rows).section(begin, end))) == list(map(told, rows[begin:end]))
-
-
 def test_plain_records_cost_only_lengths():
     assert encode_index(index_of([RecordEntry(number, 1_000) for number in range(7, 10)])) == (
         b'{"lengths":[1000,1000,1000],"lines":[[0,7]]}'
@@ -103,22 +93,6 @@ def test_body_is_requests_and_nothing_else(records):
 
 def test_no_records_have_no_body():
     assert build_body([]) == b""
-
-
-@given(
-    requests=st.integers(0, 10**6),
-    sendable=st.integers(0, 10**6),
-    size=st.integers(0, 10**7),
-    end=st.one_of(
-        st.none(),
-        st.builds(Checkpoint, st.integers(0, 2**50), st.integers(0, 2**40), st.integers(0, 2**40)),
-    ),
-)
-def test_metadata_is_read_back(requests, sendable, size, end):
-    staged = StagedInfo(requests, sendable, size, end)
-    metadata = staged.metadata()
-    assert all(type(value) is str and name == name.lower() for name, value in metadata.items())
-    assert StagedInfo.of(metadata) == staged
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'[["x"]]', b"[[1]", b'{"lengths":["x"]}'])
@@ -163,22 +137,6 @@ def test_any_record_keeps_all_else(records):
     for record in records:
         record.pop("external_reference", None)
     assert left == records
-
-
-@pytest.mark.parametrize(
-    ("code", "message", "is_refused"),
-    [
-        (
-            5006,
-            "Bad input: Additional or unevaluated properties '/external_reference' not allowed",
-            True,
-        ),
-        (5006, "Additional properties '/seed' at '/requests/0' not allowed", False),
-        (3003, "Additional or unevaluated properties '/external_reference'", False),
-    ],
-)
-def test_refusal_for_references_is_known(code, message, is_refused):
-    assert is_refused_for_references(Rejected(400, code, message, enveloped=True)) is is_refused
 
 
 # ── the sums of the longest waits ─────────────────────────────────────────────────────────────────

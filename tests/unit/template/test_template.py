@@ -7,11 +7,10 @@ import pytest
 
 from functions.poll.due import THREADS
 from functions.poll.polling import BATCHES_PER_MESSAGE
-from shared.aws.event_bus import DETAIL_TYPE, SOURCE
 from shared.observability import METRICS
 from shared.settings import ENVIRONMENT
 from shared.spool import MAX_REPLY_BYTES
-from tests.support.aws.translated_template import NOT_TLS, ROOT, as_list, resolved, target
+from tests.support.aws.translated_template import NOT_TLS, ROOT, resolved, target
 
 # ── runtime, settings, logs, concurrency, disks, and the schedule ─────────────────────────────────
 
@@ -29,16 +28,6 @@ def test_functions_get_exactly_settings_they_read(of_type):
         assert set(function["Environment"]["Variables"]) == ENVIRONMENT | POWERTOOLS | ALLOCATOR, (
             name
         )
-
-
-def test_no_token_is_in_environment(of_type):
-    for function in of_type("AWS::Lambda::Function").values():
-        named = set(re.findall(r'"Ref": "(\w+)"', json.dumps(function["Environment"])))
-        assert {name for name in named if re.search("Token|Secret", name)} == {
-            "AiGatewayTokenSecretArn",
-            "CloudflareApiTokenSecretArn",
-            "WorkerSecretArn",
-        }
 
 
 def test_sources_report_failures_and_are_bounded(of_type):
@@ -100,49 +89,6 @@ def test_data_can_be_encrypted_with_own_key(of_type):
     assert len(keys) == 15
 
 
-def test_secret_exists_only_for_its_transport(template):
-    """Each costs $0.40 a month."""
-    asked = {
-        name: one["Condition"]
-        for name, one in template["Resources"].items()
-        if "::Secret" in one["Type"]
-    }
-    assert asked == {"ApiToken": "MakesSecret", "SharedSecret": "MakesWorkerSecret"}
-    for transport, named, made in (
-        ("rest", "", {"MakesSecret"}),
-        ("worker", "", {"MakesWorkerSecret"}),
-        *((transport, "arn", set()) for transport in ("rest", "worker")),
-    ):
-        given = {
-            "Transport": transport,
-            "CloudflareApiTokenSecretArn": named,
-            "WorkerSecretArn": named,
-        }
-        assert {name for name in asked.values() if decided(template, name, given)} == made, (
-            transport,
-            named,
-        )
-
-
-def decided(template, name, parameters):
-    """What a condition comes to with these parameters."""
-
-    def value(one):
-        ((function, operands),) = one.items()
-        match function:
-            case "Condition":
-                return decided(template, operands, parameters)
-            case "Fn::Not":
-                return not value(operands[0])
-            case "Fn::And":
-                return all(map(value, operands))
-            case "Fn::Equals":
-                return parameters[operands[0]["Ref"]] == operands[1]
-        raise AssertionError(function)
-
-    return value(template["Conditions"][name])
-
-
 def test_bucket_is_private_versioned_and_retained(template):
     bucket = template["Resources"]["Bucket"]
     properties = bucket["Properties"]
@@ -185,25 +131,6 @@ def test_data_is_protected_unless_owner_declines(of_type, source):
     ]
     assert resolved(table["DeletionProtectionEnabled"]) is True
     assert resolved(table["DeletionProtectionEnabled"], ProtectsData=False) is False
-
-
-def test_lifecycle_expires_staging(of_type):
-    (bucket,) = of_type("AWS::S3::Bucket").values()
-    rules = bucket["LifecycleConfiguration"]["Rules"]
-    plain = {rule["Id"]: rule for rule in rules if "Id" in rule}
-
-    assert plain["remains-of-uploads"]["AbortIncompleteMultipartUpload"] == {
-        "DaysAfterInitiation": 7
-    }
-    assert "Prefix" not in plain["remains-of-uploads"]
-    assert (plain["staging"]["Prefix"], plain["staging"]["ExpirationInDays"]) == ("staging/", 60)
-    assert plain["staging"]["NoncurrentVersionExpiration"]
-    assert plain["results"]["ExpirationInDays"]["Fn::If"][2] == {"Ref": "ResultRetentionDays"}
-    chosen = [rule["Fn::If"] for rule in rules if "Fn::If" in rule]
-    assert {condition for condition, _, _ in chosen} == {"ExpiresInbox"}
-    assert {rule["Prefix"]: rule["ExpirationInDays"] for _, rule, _ in chosen} == {
-        "inbox/": {"Ref": "InboxRetentionDays"},
-    }
 
 
 def test_table_is_retained_with_pitr(template):
@@ -252,66 +179,6 @@ def test_queues_require_tls(of_type):
 
     # Of two policies of one queue the last would count.
     assert sorted(covered) == sorted(of_type("AWS::SQS::Queue"))
-
-
-def test_only_our_bucket_announces_uploads(template, of_type):
-    (bucket,) = of_type("AWS::S3::Bucket").values()
-    uploads = [
-        one
-        for one in bucket["NotificationConfiguration"]["QueueConfigurations"]
-        if target(one["Queue"]) == "UploadQueue"
-    ]
-    policy = of_type("AWS::SQS::QueuePolicy")["NotifiedQueuesPolicy"]
-    notified = ["UploadQueue", "UploadDeadLetterQueue", "VisitQueue"]
-    assert [target(queue) for queue in policy["Queues"]] == notified
-    (statement,) = [
-        one
-        for one in policy["PolicyDocument"]["Statement"]
-        if one.get("Sid") == "OurBucketNotifies"
-    ]
-    assert statement["Principal"] == {"Service": "s3.amazonaws.com"}
-    assert {one["Event"] for one in uploads} == {"s3:ObjectCreated:*"}
-    assert [one["Filter"]["S3Key"]["Rules"] for one in uploads] == [
-        [{"Name": "prefix", "Value": prefix}] for prefix in ("inbox/",)
-    ]
-    assert "EventBridgeConfiguration" not in resolved(bucket["NotificationConfiguration"])
-    assert statement["Condition"]["StringEquals"] == {
-        "aws:SourceAccount": {"Ref": "AWS::AccountId"}
-    }
-    assert (
-        statement["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Sub"][1]["Name"]
-        == bucket["BucketName"]
-    )
-    assert "NotifiedQueuesPolicy" in as_list(template["Resources"]["Bucket"]["DependsOn"])
-
-
-def test_only_source_rule_sends_to_upload_queue(of_type):
-    (rule,) = [
-        one
-        for one in of_type("AWS::Events::Rule").values()
-        if "aws.s3" in one["EventPattern"]["source"]
-    ]
-    pattern = resolved(rule["EventPattern"], HasSourcePrefix=True)
-    assert pattern == {
-        "source": ["aws.s3"],
-        "detail-type": ["Object Created"],
-        "detail": {
-            "bucket": {"name": ["<SourceBucketName>"]},
-            "object": {"key": [{"prefix": "<SourcePrefix>"}]},
-        },
-    }
-    assert "object" not in resolved(rule["EventPattern"], HasSourcePrefix=False)["detail"]
-    (target,) = resolved(rule["Targets"])
-    assert target["Arn"] == "<UploadQueue.Arn>"
-    assert target["DeadLetterConfig"] == {"Arn": "<UploadDeadLetterQueue.Arn>"}
-
-    policy = of_type("AWS::SQS::QueuePolicy")["NotifiedQueuesPolicy"]
-    statements = policy["PolicyDocument"]["Statement"]
-    given = resolved(statements, UsesSource=True, NamesBucket=True)
-    (sends,) = [one for one in given if one["Sid"] == "SourceRuleSends"]
-    assert sends["Condition"] == {"ArnEquals": {"aws:SourceArn": "<SourceRule.Arn>"}}
-    without = resolved(statements, NamesBucket=True)
-    assert "SourceRuleSends" not in [one["Sid"] for one in without]
 
 
 # ── alarms, the dashboard, and mails about failed jobs ────────────────────────────────────────────
@@ -365,27 +232,6 @@ def test_each_alarm_has_its_page_in_runbook(of_type):
     told = {name for heading in headings for name in re.findall(r"`(\w+Alarm)`", heading)}
 
     assert told == set(of_type("AWS::CloudWatch::Alarm"))
-
-
-def test_failed_job_is_mailed_if_address_is_given(template, of_type):
-    rule = of_type("AWS::Events::Rule")["FailedJobRule"]
-    (policy,) = of_type("AWS::SNS::TopicPolicy").values()
-
-    assert rule["EventPattern"] == {
-        "source": [SOURCE],
-        "detail-type": [DETAIL_TYPE],
-        "detail": {"state": ["failed"], "results": {"bucket": [{"Ref": "Bucket"}]}},
-    }
-    assert rule["Targets"][0]["Arn"] == {"Ref": "Notifications"}
-    *allowed, denied = policy["PolicyDocument"]["Statement"]
-    publishers = [statement["Principal"]["Service"] for statement in allowed]
-    assert publishers == ["cloudwatch.amazonaws.com", "events.amazonaws.com"]
-    assert (denied["Effect"], denied["Condition"]) == (
-        "Deny",
-        {"Bool": {"aws:SecureTransport": "false"}},
-    )
-    for name in ("Notifications", "FailedJobRule", "NotificationsPolicy"):
-        assert template["Resources"][name]["Condition"] == "Notifies"
 
 
 # ── parameters, their checks, rules and outputs ───────────────────────────────────────────────────

@@ -63,10 +63,6 @@ def test_value_may_be_text_array_or_object():
 # ── what it changes ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_price_that_only_is_rounded_stays():
-    assert Read(rows()).models[BGE].input_price == Decimal("0.0202")
-
-
 def test_other_price_is_taken_with_its_day():
     price = [
         {"unit": "per M input tokens", "price": 0.9},
@@ -91,22 +87,6 @@ def test_new_model_is_added_with_its_task():
     )
     painter = {"name": "@cf/new/painter", "task": {"name": "Text-to-Image"}}
     assert "@cf/new/painter" not in Read([*rows(), painter, {"name": "vendor/elsewhere"}]).models
-
-
-@pytest.mark.parametrize(
-    ("named", "task"),
-    [
-        ("Text Embeddings", Task.EMBEDDINGS),
-        ("Translation", Task.TRANSLATION),
-        ("Text Generation", Task.GENERATION),
-        ("Automatic Speech Recognition", Task.TRANSCRIPTION),
-        ("Text-to-Speech", Task.SPEECH),
-        ("Text Classification", Task.CLASSIFICATION),
-    ],
-)
-def test_new_models_task_is_as_cloudflare_names_it(named, task):
-    new = {"name": "@cf/new/model", "task": {"name": named}}
-    assert Read([*rows(), new]).models["@cf/new/model"].task is task
 
 
 # ── what is not believed ──────────────────────────────────────────────────────────────────────────
@@ -180,20 +160,3 @@ def test_file_is_brought_up_to_date(file, tmp_path, capsys):
     once = file.read_bytes()
     assert refresh_catalog.main([str(tmp_path / "list.json")]) == 0
     assert file.read_bytes() == once
-
-
-@pytest.mark.parametrize("content", ["", "[]", LIST[:-9], '{"a": 1}'])
-def test_list_that_is_not_believed_changes_nothing(file, tmp_path, capsys, content):
-    before = file.read_bytes()
-    (tmp_path / "list.json").write_text(content)
-
-    assert refresh_catalog.main([str(tmp_path / "list.json")]) == 1
-
-    assert file.read_bytes() == before
-    assert "Nothing was changed." in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["nowhere.json"], 1)])
-def test_missing_file_is_told(file, capsys, arguments, code):
-    assert refresh_catalog.main(arguments) == code
-    assert capsys.readouterr().err

@@ -77,17 +77,6 @@ def test_get_of_jobs_of_one_path_keeps_both(many, tmp_path, monkeypatch):
     assert len(list(tmp_path.rglob("manifest.json"))) == JOBS + 2
 
 
-def test_ids_come_from_standard_input(many, monkeypatch):
-    listed = many.run("ls").out
-    monkeypatch.setattr("sys.stdin", io.StringIO(listed))
-
-    done = many.run("status", "-", "--json")
-
-    assert sorted(one["job_id"] for one in done.json()) == sorted(
-        line.split()[0] for line in listed.splitlines()
-    )
-
-
 def test_retry_of_many_tries_what_failed(many):
     done = many.run("retry", "reviews/", "--wait", "--json")
 
@@ -140,21 +129,6 @@ def test_cancel_goes_on_after_an_id_that_means_no_job(three):
     assert (done.code, len(three.world.objects("control/jobs/"))) == (5, 3)
     assert f"There is no job {NO_JOB}" in done.err
     assert 'This line names no job: {"path": 1}' in done.err
-
-
-VERBS = ("cancel", "status", "retry", "get", "wait")
-
-
-def test_verb_of_many_goes_on_after_one_that_means_no_job(few, tmp_path, monkeypatch, subtests):
-    monkeypatch.chdir(tmp_path)
-    for verb in VERBS:
-        with subtests.test(verb):
-            done = few.run(verb, "reviews/00.jsonl", NO_JOB, "reviews/01.jsonl")
-            assert (done.code, f"There is no job {NO_JOB}" in done.err) == (5, True)
-            assert len(done.out.splitlines()) == 2
-        with subtests.test(verb, all="missing"):
-            done = few.run(verb, NO_JOB, NO_JOB[:-1] + "1")
-            assert (done.code, done.out, done.err.count("There is no job ")) == (5, "", 2)
 
 
 # ── calls ─────────────────────────────────────────────────────────────────────────────────────────

@@ -84,29 +84,6 @@ def test_same_objects_are_not_copied_twice(command, lake):
     ]
 
 
-@pytest.mark.parametrize("bucket", ["lake", "pond"])
-def test_older_object_of_the_same_size_is_no_copy(command, lake, bucket):
-    """As of another bucket, or one that is the newest again."""
-    made = {"Bucket": "pond", "CreateBucketConfiguration": {"LocationConstraint": REGION}}
-    command.world.s3.create_bucket(**made)
-    command.world.s3.put_bucket_versioning(
-        Bucket=LAKE, VersioningConfiguration={"Status": "Enabled"}
-    )
-    other = GOOD.replace(b'"x"', b'"y"')
-    command.world.s3.put_object(Bucket=bucket, Key="a/1.jsonl", Body=other)
-    lake("a/1.jsonl")
-    command.world.pass_time(60)
-    command.run("put", "s3://lake/a/", "--model", M2M)
-    if bucket == LAKE:
-        newest = command.world.s3.head_object(Bucket=LAKE, Key="a/1.jsonl")["VersionId"]
-        command.world.s3.delete_object(Bucket=LAKE, Key="a/1.jsonl", VersionId=newest)
-
-    done = command.run("put", f"s3://{bucket}/a/", "--model", M2M, "--skip-existing")
-
-    assert (done.code, "is there already" in done.out) == (0, False), done.err
-    assert command.world.read("inbox/a/1.jsonl") == other
-
-
 @pytest.mark.parametrize(
     ("url", "code", "says"),
     [

@@ -1,10 +1,7 @@
 """What the library says about AWS's errors, and how it sends an upload's parts."""
 
 import json
-import re
 import threading
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -182,55 +179,6 @@ def test_no_botocore_error_is_traceback():
 def test_answers_of_aws_say_what_to_do(code, operation, kind, says):
     with pytest.raises(kind, match=says), aws.explained():
         raise ClientError({"Error": {"Code": code, "Message": "no"}}, operation)
-
-
-EXPIRED = (
-    "Signature expired: 20261125T194512Z is now earlier than 20261125T214012Z "
-    "(20261125T214512Z - 5 min.)"
-)
-EARLY = (
-    "Signature not yet current: 20261125T234512Z is still later than 20261125T214512Z "
-    "(20261125T214012Z + 5 min.)"
-)
-
-
-@pytest.mark.parametrize(
-    ("operation", "code", "message", "hours"),
-    [
-        ("DescribeStacks", "SignatureDoesNotMatch", EXPIRED, None),
-        ("DescribeStacks", "SignatureDoesNotMatch", EARLY, None),
-        ("GetQueueAttributes", "InvalidSignatureException", EXPIRED, -2),
-        ("GetCallerIdentity", "SignatureDoesNotMatch", EXPIRED, None),
-        ("AssumeRole", "SignatureDoesNotMatch", EXPIRED, None),
-        ("HeadObject", "403", "Forbidden", 2),
-        ("GetObject", "RequestTimeTooSkewed", "The difference is too large.", -2),
-    ],
-)
-def test_every_services_words_for_wrong_clock(operation, code, message, hours):
-    date = format_datetime(datetime.now(UTC) - timedelta(hours=hours or 0), usegmt=True)
-    answer = {"Error": {"Code": code, "Message": message}}
-    if hours:
-        answer["ResponseMetadata"] = {"HTTPHeaders": {"date": date}}
-
-    with pytest.raises(NotPermitted) as raised, aws.explained():
-        raise ClientError(answer, operation)
-
-    assert f"{operation} because this machine's clock is" in str(raised.value)
-    if hours:
-        assert re.search(
-            rf"7,(200|199|201) s {'ahead of' if hours > 0 else 'behind'} AWS's", str(raised.value)
-        )
-
-
-def test_denial_with_right_clock_is_not_about_clock():
-    headers = {"date": format_datetime(datetime.now(UTC), usegmt=True)}
-    answer = {
-        "Error": {"Code": "403", "Message": "Forbidden"},
-        "ResponseMetadata": {"HTTPHeaders": headers},
-    }
-
-    with pytest.raises(NotPermitted, match="UserPolicyArn"), aws.explained():
-        raise ClientError(answer, "HeadObject")
 
 
 @pytest.mark.parametrize(

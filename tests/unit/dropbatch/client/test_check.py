@@ -18,10 +18,6 @@ from dropbatch.errors import NoRecordFits, UploadRefused, UsageError
 
 BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 LINE = b'{"text":"hello"}\n'
-SCOUT, LONG_URL = (
-    "@cf/meta/llama-4-scout-17b-16e-instruct",
-    {"url": f"data:image/png;base64,{'A' * 600_000}"},
-)
 
 
 def check(content, path="a.jsonl", *, model=BGE, folder=None, default=None, **options):
@@ -180,46 +176,6 @@ def test_put_warns_of_what_validate_warns_of():
     (note,) = check("".join(json.dumps(one) + "\n" for one in long).encode(), model=model)
     assert note.startswith(f"{model} has a context window of 512 tokens. 1 records are longer")
     assert validate(long, "a.jsonl", {"model": model})["warnings"] == [note]
-
-
-@pytest.mark.parametrize(
-    ("model", "request_", "tokens"),
-    [
-        ("@cf/baai/bge-small-en-v1.5", {"text": "x" * 16_800}, "4,200"),
-        ("@cf/baai/bge-small-en-v1.5", {"text": ["a", "x" * 16_800]}, "4,200"),
-        ("@cf/baai/bge-small-en-v1.5", {"text": ["x" * 1_000] * 50}, None),
-        (LLAMA, {"messages": [{"role": "user", "content": "x" * 90_000}]}, None),
-        (LLAMA, {"messages": [{"role": "user", "content": "x" * 100_000}]}, "25,010"),
-        (
-            SCOUT,
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "image_url", "image_url": LONG_URL}]}
-                ]
-            },
-            None,
-        ),
-        ("@cf/deepgram/aura-1", {"text": "x" * 16_800}, None),
-    ],
-)
-def test_text_longer_than_context_window_is_told(model, request_, tokens):
-    records = [
-        {"messages": [{"role": "user", "content": "a"}]}
-        if "messages" in request_
-        else {"text": "a"},
-        request_,
-    ]
-    report = validate([*records, request_], "a.jsonl", {"model": model})
-    assert report["bad"] == 0
-    if tokens is None:
-        assert report["warnings"] == []
-    else:
-        (warning,) = report["warnings"]
-        assert (
-            "2 records are longer by an estimate of 4 bytes a token, the first with "
-            f"{tokens} tokens"
-        ) in warning
-        assert "(line 2)" in warning
 
 
 def test_only_beginning_is_read_within_a_second():

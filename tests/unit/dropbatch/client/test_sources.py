@@ -223,18 +223,6 @@ def test_column_that_is_no_cell_is_left_out_unless_needed(kind, tmp_path):
             open_source(table, "{text} {odd}")
 
 
-def test_bytes_that_are_needed_are_text():
-    table = pa.table({"id": [1, 2], "text": pa.array([b"caf\xc3\xa9", b"\xff"], pa.large_binary())})
-    assert open_source(table).stream.read() == b'"id","text"\n1,"caf\xc3\xa9"\n2,"\xff"\n'
-
-
-def test_stored_in_another_way_is_the_same_cell():
-    ends = pa.array(["x", "x"]).dictionary_encode()
-    json_type = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a":1}', None]))
-    table = pa.table({"n": [1, 2], "ends": ends, "json": json_type})
-    assert content(table) == '"n","ends","json"\n1,"x","{""a"":1}"\n2,"x",\n'
-
-
 CHATS = [[{"role": "user", "content": "Hi é"}], [{"role": "user", "content": "b", "name": "x"}]]
 
 
@@ -390,18 +378,6 @@ def test_texts_are_a_table_of_one_column(texts, column):
     assert source.options == {"format": "csv"}
 
 
-@pytest.mark.parametrize(
-    ("texts", "says"),
-    [
-        (["a", None], "Record 2 must be a text, as the first one, not None"),
-        (["a", "\ud800"], "Record 2 has a char"),
-    ],
-)
-def test_what_is_no_text_is_named(texts, says):
-    with pytest.raises(UsageError, match=says):
-        content(texts)
-
-
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("left", [0, 10, CHUNK_BYTES])
 def test_file_that_becomes_shorter_is_no_upload(tmp_path, own, left):
@@ -416,15 +392,6 @@ def test_file_that_becomes_shorter_is_no_upload(tmp_path, own, left):
         ):
             list(iter(lambda: stream.read(CHUNK_BYTES), b""))
         assert not file.closed
-
-
-def test_file_that_grows_is_read_to_its_end(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b"x" * 10)
-    with open_source(path).stream as stream:
-        with path.open("ab") as more:
-            more.write(b"y")
-        assert stream.read() == b"x" * 10 + b"y"
 
 
 def big(tmp_path, kind):

@@ -97,11 +97,6 @@ def test_unknown_records_are_few_times_those_that_are_known():
     assert found(limit=15 * EACH, sums=many).room == (1 + MOST_UNKNOWN) * EACH
 
 
-def test_nothing_has_room_when_limit_is_spent():
-    assert outstanding(ANSWERED, limit=COST) == 0
-    assert found(ANSWERED, WAITING, limit=COST).is_reached
-
-
 def test_records_that_cannot_be_sent_tell_nothing_of_cost():
     """Nine of ten records have no estimate, so what was answered is all that was estimated."""
     part = replace(ANSWERED.part, failed=90)
@@ -121,20 +116,6 @@ def test_batch_that_is_sent_again_counts_once_more(again):
     once = replace(again, **ONCE, given_up=0, unknowable=0)
 
     assert rooms(again) < rooms(once)
-
-
-def test_what_is_sent_again_ends_no_job():
-    again = replace(SENT, **TWICE)
-
-    assert found(again, limit=900_000) == CostLimit(900_000, 0)
-
-
-def test_batch_that_was_accepted_and_divided_is_spent():
-    divided = replace(
-        SENT, state=BatchState.DIVIDED, **ONCE, cause="3030", isolating=LATE, pieces=2
-    )
-
-    assert rooms(divided) < rooms()
 
 
 def test_limit_is_reached_only_when_no_answer_is_outstanding():
@@ -192,13 +173,6 @@ def test_submits_of_a_divided_batch_are_counted():
     assert counted(JobTotals(), divided) == JobTotals(
         unmetered_size=8_000, unmetered_records=20, uncollected=1, given_up=1
     )
-
-
-def test_half_of_an_estimate_is_answered_if_half_of_its_records_are():
-    half = replace(ANSWERED, part=replace(ANSWERED.part, succeeded=5, failed=5))
-    sums = counted(JobTotals(), half)
-
-    assert (sums.estimated, sums.answered) == (EACH, EACH // 2)
 
 
 CHAT, EMBEDDINGS = (

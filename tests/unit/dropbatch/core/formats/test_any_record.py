@@ -12,7 +12,6 @@ from dropbatch.core.formats.table import Form, describer_of, reader_of, writer_o
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
 from tests.support.converted import CHAT, GPT, KIMI, LLAMA, M3, SCOUT, target_of
-from tests.support.examples import examples
 
 # ── any records at all ────────────────────────────────────────────────────────────────────────────
 
@@ -218,65 +217,6 @@ anthropic = maybe(
         ),
     },
 )
-converse = maybe(
-    {
-        "messages": lists(
-            [{"role": "user", "content": [{"text": "x"}, {"cachePoint": {"type": "default"}}]}],
-            [
-                {
-                    "role": "assistant",
-                    "content": [
-                        {"reasoningContent": {"reasoningText": {"text": "h"}}},
-                        {"text": "t"},
-                    ],
-                }
-            ],
-            [
-                {
-                    "role": "assistant",
-                    "content": [{"toolUse": {"toolUseId": "tooluse_1", "name": "f", "input": {}}}],
-                },
-                {
-                    "role": "user",
-                    "content": [
-                        {"toolResult": {"toolUseId": "tooluse_1", "content": [{"json": {}}]}}
-                    ],
-                },
-            ],
-        ),
-        "inferenceConfig": some([{}, {"maxTokens": 9, "topP": 0.5, "stopSequences": []}]),
-    },
-    optional={
-        "system": st.just([{"text": "s"}, {"cachePoint": {"type": "default"}}]),
-        "additionalModelRequestFields": some([{"top_k": 5}, {}]),
-        "toolConfig": some([*SCHEMAS]).map(
-            lambda schema: {
-                "tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": schema}}}],
-                "toolChoice": {"any": {}},
-            }
-        ),
-    },
-)
-RECORDS = {
-    "openai": openai.map(
-        lambda body: {"custom_id": "a", "url": "/v1/chat/completions", "body": body}
-    ),
-    "anthropic": anthropic.map(lambda params: {"custom_id": "a", "params": params}),
-    "bedrock": converse.map(lambda model_input: {"recordId": "a", "modelInput": model_input}),
-}
-
-
-@pytest.mark.parametrize("format_", RECORDS)
-@examples(100)
-@given(data=st.data())
-def test_any_valid_request_fits_models_schemas(format_, data):
-    record = json.dumps(data.draw(RECORDS[format_])).encode()
-    for model in CHAT:
-        (one,) = reader_of(Form(format_), target_of(model)).convert([record])
-        assert isinstance(one, Converted), (model, one)
-        request = json.loads(one.request)
-        assert request.pop("external_reference") == "a"
-        assert problem(model, request, "", Behaviour()) is None, model
 
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "utmost", "", 5, None)

@@ -1,20 +1,18 @@
 """Where a batch ends, what is said of each record, and that any upload is cut alike everywhere."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dropbatch.core.models import Model, facts_of
+from dropbatch.core.models import Model
 from dropbatch.core.plan import Checkpoint
 from dropbatch.core.read import cut as module
 from dropbatch.core.read import lines as windows
 from dropbatch.core.read import records
 from dropbatch.core.read.cut import read_batches, validate_record
 from dropbatch.core.read.form import detect_form
-from dropbatch.core.read.index import build_body
 from dropbatch.core.read.inputs import Inputs
 from dropbatch.errors import UploadRefused
 from tests.support.examples import examples
@@ -170,30 +168,12 @@ OUT_OF_RANGE = [b"1e999", b"-1e400", b"1" + b"0" * 309 + b".5"]
 
 
 @pytest.mark.parametrize("number", OUT_OF_RANGE)
-@pytest.mark.parametrize("among", [b"", b"\xff\n"], ids=["alone", "beside a faulty record"])
-@pytest.mark.parametrize("schema", ["", "bge"])
-def test_number_out_of_range_is_sent_as_written(number, among, schema):
-    record = b'{"text":"a","n":%b}' % number
-    (one,) = cuts_of(
-        replace(plan_of((10, LIMIT * 9)), facts=facts_of(Model(schema=schema))), among + record
-    )
-    assert one.body == build_body([record])
-
-
-@pytest.mark.parametrize("number", OUT_OF_RANGE)
 def test_reference_out_of_range_is_no_json(number):
     """Each result line has it, and every reader must be able to read these."""
     judged = validate_record(
         b'{"text":"a","external_reference":%b}' % number, 1, Inputs(Model(schema="bge"))
     )
     assert judged.code == "invalid_json"
-
-
-def test_records_that_cannot_be_sent_count_towards_the_limit():
-    """A batch's index holds them until they are written to the errors."""
-    record = b'"%b"' % (b"a" * 60)
-    cuts = cuts_of(plan_of((10, 100)), b"\n".join([record] * 3))
-    assert [len(one.rows) for one in cuts] == [1, 1, 1]
 
 
 space = st.text(alphabet=" \t\r\n", max_size=3).map(str.encode)
