@@ -10,9 +10,34 @@ from botocore.exceptions import ClientError
 from local.workers_ai import Fault
 from tests.support.aws.resources import BUCKET
 from tests.support.converted import LLAMA
-from tests.support.python_page import printed_and_shown
 from tests.support.shipped import ROOT
 from tests.support.translations import M2M
+
+# ── its blocks of code, each with what the page shows below it ────────────────────────────────────
+
+
+BLOCK = re.compile(r"```python\n(.*?)```\n(?:```\n(.*?)```)?", re.DOTALL)
+BLOCKS = 7
+
+
+def printed_and_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Run the page in the current folder, on the stack that boto3 finds."""
+    names: dict[str, object] = {}
+    walk, _, _ = (ROOT / "docs/python.md").read_text("utf-8").partition("## Reference")
+    blocks = BLOCK.findall(walk)
+
+    printed = []
+    for code, _ in blocks:
+        capsys.readouterr()
+        exec(compile(code, "docs/python.md", "exec"), names)
+        lines = capsys.readouterr().out.splitlines()
+        printed.append([line.rstrip() for line in lines if not line.startswith('{"')])
+
+    assert len(blocks) == BLOCKS
+    return printed, [[line.rstrip() for line in shown.splitlines()] for _, shown in blocks]
+
 
 # ── the command line without permission ───────────────────────────────────────────────────────────
 

@@ -6,11 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 import functions.poll.sweep
+from dropbatch.core.names import JobState
 from functions.poll import due
 from functions.poll import sweep as module
 from functions.poll.sweep import PASSES, SLOW_HOLD_SECONDS, current_sweep, sweep
 from shared.errors import LeaseLostError
 from shared.models import (
+    CANCEL,
+    CANCEL_NOW,
     CANCELLED,
     PAST_DEADLINE,
     BatchState,
@@ -22,16 +25,19 @@ from shared.models import (
 )
 from shared.services import Invocation
 from tests.support.doubles.ledger_items import BATCH, JOB, READY, REASON, SPLIT, SUBMITTING, T
-from tests.support.doubles.swept_jobs import (
-    CANCELLED_JOB,
-    CANCELLED_JOB_NOW,
-    END,
-    HOLD,
-    PAUSED,
-    RELEASE,
-    RESUMED,
-    RUNNING,
-)
+
+# ── jobs whose state asks for a sweep, and these sweeps ───────────────────────────────────────────
+
+
+PAUSED = {"control": JobControl("v", held_since=T - 9)}
+RESUMED = {"control": JobControl("v", resumed_at=T - 8)}
+CANCELLED_JOB = {"control": JobControl("v", cancelled=CANCEL)}
+CANCELLED_JOB_NOW = {"control": JobControl("v", cancelled=CANCEL_NOW)}
+HOLD = Sweep(SweepGoal.HOLD, T - 9, passes=1)
+RELEASE = Sweep(SweepGoal.RELEASE, T - 8, passes=2)
+END = Sweep(SweepGoal.END, 0.0, passes=2)
+RUNNING = replace(JOB, state=JobState.IN_PROGRESS, total=9)
+
 
 # ── which sweep a job's state asks for, when it continues ─────────────────────────────────────────
 

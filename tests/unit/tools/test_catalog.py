@@ -4,17 +4,36 @@ import json
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 import pytest
 
 from dropbatch.core.formats.base import Task
 from dropbatch.core.models import Catalog, Efforts, catalog
-from local.workers_ai.models.catalogue import listing
+from local.workers_ai.models.catalogue import BATCH, listing
 from tests.support.converted import BGE, DEEPSEEK, KIMI, QWEN
-from tests.support.listed import rows, with_properties
 from tools import refresh_catalog
 from tools.refresh_catalog import CatalogError, merged, read_list
+
+# ── cloudflare's list of models, as the local Workers AI has it, with changes ─────────────────────
+
+
+def rows(*without: str) -> list[dict[str, Any]]:
+    """Cloudflare's list; some models take no batches any more."""
+    return list(listing(BATCH - set(without)))
+
+
+def with_properties(name: str, **properties: object) -> list[dict[str, Any]]:
+    """The list with other properties of a model, which may be new."""
+    given = [{"property_id": one, "value": value} for one, value in properties.items()]
+    others = [one for one in rows() if one["name"] != name]
+    task = next((one["task"]["name"] for one in rows() if one["name"] == name), "Text Generation")
+    return [*others, {"name": name, "task": {"name": task}, "properties": given}]
+
+
+# ── how the list of Cloudflare's models becomes the catalogue ─────────────────────────────────────
+
 
 KNOWN, DAY = catalog().models, "2026-12-24"
 

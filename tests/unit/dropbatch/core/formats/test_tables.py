@@ -2,12 +2,13 @@
 
 import csv
 import json
+from typing import Any
 
 import msgspec
 import pytest
 
 from dropbatch.client.records import records_of
-from dropbatch.core.formats.base import BatchFacts, Outcome
+from dropbatch.core.formats.base import BatchFacts, Converted, Outcome, RecordFault
 from dropbatch.core.formats.rows import Template
 from dropbatch.core.formats.table import Form, file_names, reader_of, writer_of
 from dropbatch.core.formats.tables import Columns, answer_columns
@@ -17,7 +18,34 @@ from dropbatch.errors import UploadRefused
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
 from tests.support.converted import DATA, GPT, KIMI, LLAMA, SCOUT, target_of
-from tests.support.rows import BGE, convert, sent
+
+# ── what rows of tables and lines of text become, for tests ───────────────────────────────────────
+
+
+BGE = "@cf/baai/bge-m3"
+
+
+def convert(
+    header: bytes,
+    rows: list[bytes],
+    model: str = BGE,
+    template: str = "",
+    defaults: dict[str, Any] | None = None,
+    kind: str = "csv",
+) -> list[Converted | RecordFault]:
+    """What rows become."""
+    return reader_of(Form(kind, header), target_of(model, template, defaults)).convert(rows)
+
+
+def sent(header: bytes, row: bytes, model: str = BGE, template: str = "", **options: Any) -> Any:
+    """The request that a row becomes."""
+    (converted,) = convert(header, [row], model, template, **options)
+    assert isinstance(converted, Converted), converted
+    return json.loads(converted.request)
+
+
+# ── CSV, TSV and text files: what is sent for a row, and the row with its answer ──────────────────
+
 
 FACTS = BatchFacts("j", BGE)
 
