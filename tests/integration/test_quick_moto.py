@@ -1,9 +1,6 @@
 """Calls that go straight to moto's objects are answered as over HTTP."""
 
 import itertools
-import json
-import re
-from datetime import UTC, datetime
 
 import boto3
 import pytest
@@ -11,7 +8,7 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from tests.support.aws import quick_moto, quick_s3
-from tests.support.aws.resources import BUCKET, REGION, make_resources
+from tests.support.aws.resources import REGION
 
 PUTS = (
     {"Key": "a", "Body": b"0123456789"},
@@ -138,117 +135,3 @@ def test_s3_is_answered_as_over_http(s3, monkeypatch):
             s3.delete_object(Bucket=bucket, Key=one["Key"], VersionId=one["VersionId"])
 
     assert every_answer(s3) == direct
-
-
-def sqs_answers(sqs, name):
-    """What a caller sees of calls on a new queue, without what is random, and when."""
-    hidden = re.compile(
-        r"'(?:ResponseMetadata|\w+Timestamp)': "
-        r"(?:\{.*\}|'[\d.]+')|[0-9a-f-]{36}|\b[a-z]{180,}\b"
-    )
-    queue = sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "9"})
-    place, told = {"QueueUrl": queue["QueueUrl"]}, [queue]
-    entries = [
-        {"Id": str(n), "MessageBody": f"é{n}", "DelaySeconds": n // 2 * 60} for n in range(4)
-    ]
-    asked = [
-        (sqs.send_message, {"MessageBody": "one"}),
-        (sqs.send_message, {"MessageBody": "later", "DelaySeconds": 60}),
-        (sqs.send_message_batch, {"Entries": entries}),
-        (sqs.send_message_batch, {"Entries": [*entries, entries[0]]}),
-        (sqs.send_message_batch, {"Entries": [{"Id": "long", "MessageBody": "x" * 2**20}]}),
-        (sqs.send_message, {"MessageBody": "x" * (2**20 + 1)}),
-        (sqs.get_queue_attributes, {"AttributeNames": ["All"]}),
-        (sqs.get_queue_attributes, {"AttributeNames": ["VisibilityTimeout", "QueueArn"]}),
-        (sqs.get_queue_attributes, {}),
-        (sqs.get_queue_attributes, {"AttributeNames": ["Other"]}),
-        (sqs.receive_message, {"AttributeNames": ["All"]}),
-        (sqs.receive_message, {"MaxNumberOfMessages": 10, "VisibilityTimeout": 0}),
-        (sqs.receive_message, {"MaxNumberOfMessages": 11}),
-        (
-            sqs.receive_message,
-            {"MaxNumberOfMessages": 10, "WaitTimeSeconds": 0, "AttributeNames": ["SentTimestamp"]},
-        ),
-        (sqs.receive_message, {"WaitTimeSeconds": 0}),
-        (sqs.delete_message, {"ReceiptHandle": "none"}),
-        (sqs.change_message_visibility, {"ReceiptHandle": "none", "VisibilityTimeout": 1}),
-    ]
-    for call, arguments in asked:
-        try:
-            told.append(call(**place, **arguments))
-        except ClientError as error:
-            told.append(
-                (
-                    type(error).__name__,
-                    str(error),
-                    error.response["ResponseMetadata"]["HTTPStatusCode"],
-                )
-            )
-            continue
-        for one in told[-1].get("Messages", ())[:2]:
-            handle = {"ReceiptHandle": one["ReceiptHandle"]}
-            told.append(sqs.change_message_visibility(**place, **handle, VisibilityTimeout=5))
-            told += [sqs.delete_message(**place, **handle)]
-    for operation in (sqs.receive_message, sqs.get_queue_attributes):
-        with pytest.raises(ClientError) as refused:
-            operation(QueueUrl=f"{queue['QueueUrl']}-none")
-        told.append((type(refused.value).__name__, str(refused.value)))
-    return [hidden.sub("", str(one)).replace(name, "queue") for one in told]
-
-
-def test_sqs_is_answered_as_over_http(s3, monkeypatch):
-    sqs = boto3.client("sqs")
-    direct = sqs_answers(sqs, "direct")
-    monkeypatch.setattr(quick_moto, "DIRECT", {})
-
-    assert sqs_answers(sqs, "over-http") == direct
-    assert len(direct) > 20
-    assert "é1" in str(direct)
-
-
-def stored(call, **arguments):
-    """What a service answers, without what is random, and when."""
-    answer = call(**arguments)
-    told = {**answer, "ResponseMetadata": answer["ResponseMetadata"]["HTTPStatusCode"]}
-    hidden = r'[\w-]{32,}|\d{4}-\d\d-\d\d[T ][\d:.+]+|-\w{6}(?=")|"Id": "\S+"'
-    return re.sub(hidden, "", json.dumps(told, default=str, sort_keys=True))
-
-
-def made_resources():
-    """What services store of a world's resources, a notice and a secret."""
-    s3, events, secrets, sqs = (
-        boto3.client(name) for name in ("s3", "events", "secretsmanager", "sqs")
-    )
-    with mock_aws():
-        urls = make_resources()
-        notice = {
-            "Source": "dropbatch",
-            "DetailType": "é",
-            "Detail": "{}",
-            "Time": datetime.now(UTC),
-        }
-        return [
-            stored(s3.get_bucket_versioning, Bucket=BUCKET),
-            stored(s3.get_bucket_notification_configuration, Bucket=BUCKET),
-            stored(
-                s3.create_bucket,
-                Bucket="one",
-                CreateBucketConfiguration={"LocationConstraint": REGION},
-            ),
-            stored(events.list_rules),
-            stored(events.list_targets_by_rule, Rule="dropbatch"),
-            stored(events.put_events, Entries=[notice, {"Source": "dropbatch"}]),
-            *(
-                stored(sqs.receive_message, QueueUrl=urls[name])
-                for name in ("events", "UploadQueue")
-            ),
-            stored(secrets.create_secret, Name="token", SecretString="é"),
-            stored(secrets.describe_secret, SecretId="token"),
-        ]
-
-
-def test_resources_are_made_as_over_http(monkeypatch):
-    direct = made_resources()
-    monkeypatch.setattr(quick_moto, "DIRECT", {"dynamodb": quick_moto.DIRECT["dynamodb"]})
-
-    assert made_resources() == direct

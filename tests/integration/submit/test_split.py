@@ -330,6 +330,16 @@ def test_status_is_written_every_ten_seconds(split, monkeypatch, packing, takes,
     assert all(one["counts"]["succeeded"] == 3 for one in told)
 
 
+@pytest.mark.parametrize(("lease", "is_written"), [(T + 1, True), (T, False)])
+def test_final_status_needs_lease(split, lease, is_written):
+    job = split(RECORDS[0])
+    leased = lease_turn(job, job.job)
+    job.change(lease_until=lease)
+    take_turn(Invocation(job, T + 150), replace(leased, lease_until=lease), stage.split)
+    status = job.store.head(f"results/{job.id}.jsonl/{job.id}/status.json")
+    assert (status is not None) is is_written
+
+
 def test_lease_is_given_back_if_turn_cannot_end(split):
     """The renewed one; the job is due at once, and no claim is counted."""
     job = split()

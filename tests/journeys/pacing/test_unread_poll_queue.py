@@ -44,7 +44,7 @@ def test_batches_are_polled_although_event_source_is_disabled(start, api, calls)
     """At 20 calls a minute, batches of a large job hid those of a small one."""
     world = start(MAX_REQUESTS_PER_BATCH=100, API_CALLS_PER_MINUTE=calls)
     api.switch(latency=300.0)
-    world.upload_records("large.jsonl", greetings(2_100), model=M2M)
+    world.upload_records("large.jsonl", greetings(1_100), model=M2M)
     run(world, 20)
     world.upload_records("small.jsonl", greetings(3), model=M2M)
     run(world, 60)
@@ -53,13 +53,19 @@ def test_batches_are_polled_although_event_source_is_disabled(start, api, calls)
     assert polls(api) <= 3 * len(api.accepted)
 
 
-@pytest.mark.parametrize("code", ["AWS.SimpleQueueService.NonExistentQueue", "InternalError"])
-@pytest.mark.parametrize("queue", ["PollQueue", "VisitQueue", "SubmitQueue"])
+@pytest.mark.parametrize(
+    ("queue", "code"),
+    [
+        ("PollQueue", "AWS.SimpleQueueService.NonExistentQueue"),
+        ("VisitQueue", "InternalError"),
+        ("SubmitQueue", "InternalError"),
+    ],
+)
 def test_queue_that_fails_kills_no_tick(start, api, queue, code):
     """Every tick ended at it, so that nothing that was accepted was collected."""
     world = start(MAX_REQUESTS_PER_BATCH=100)
     api.switch(latency=120.0)
-    world.upload_records("large.jsonl", greetings(2_100), model=M2M)
+    world.upload_records("large.jsonl", greetings(1_100), model=M2M)
     world.upload_records("small.jsonl", greetings(3), model=M2M)
     run(world, 1)
 
