@@ -44,7 +44,7 @@ def test_batches_are_polled_although_event_source_is_disabled(start, api, calls)
     """At 20 calls a minute, batches of a large job hid those of a small one."""
     world = start(MAX_REQUESTS_PER_BATCH=100, API_CALLS_PER_MINUTE=calls)
     api.switch(latency=300.0)
-    world.upload_records("large.jsonl", greetings(1_100), model=M2M)
+    world.upload_records("large.jsonl", greetings(2_100), model=M2M)
     run(world, 20)
     world.upload_records("small.jsonl", greetings(3), model=M2M)
     run(world, 60)

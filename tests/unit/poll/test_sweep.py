@@ -9,7 +9,7 @@ import functions.poll.sweep
 from dropbatch.core.names import JobState
 from functions.poll import due
 from functions.poll import sweep as module
-from functions.poll.sweep import PASSES, SLOW_HOLD_SECONDS, current_sweep, sweep
+from functions.poll.sweep import PASSES, SLOW_HOLD_SECONDS, current_sweep, next_sweep, sweep
 from shared.errors import LeaseLostError
 from shared.models import (
     CANCEL,
@@ -383,3 +383,59 @@ def test_failing_batch_keeps_no_other(ledger, monkeypatch):
     assert ledger.done == [("held", "00000001", T, None)]
     assert ledger.errors == ["Errors"]
     assert job.sweep.passes == 0
+
+
+@pytest.mark.parametrize(
+    ("job", "at"),
+    [
+        (RUNNING, None),
+        (replace(RUNNING, **PAUSED), 0.0),
+        (replace(RUNNING, sweep=replace(HOLD, passes=0), **PAUSED), None),
+        (replace(RUNNING, sweep=replace(HOLD, due=T + 7), **PAUSED), T + 7),
+        (replace(JOB, **PAUSED), None),
+        (replace(RUNNING, state=JobState.FINALIZING, **PAUSED), None),
+    ],
+    ids=[
+        "no reason",
+        "a reason",
+        "no pass",
+        "a pass",
+        "its upload is being read",
+        "all batches are done",
+    ],
+)
+def test_job_is_swept_when_page_is_due(job, at):
+    assert next_sweep(job, T) == at
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"sweep": replace(HOLD, passes=0), **PAUSED}],
+    ids=["no reason", "all passes are over"],
+)
+def test_nothing_is_swept_without_pass_to_make(ledger, changes):
+    swept(ledger, changes, READY)
+
+    assert (ledger.sweeps, ledger.done) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [READY, replace(QUEUED, held=True), replace(SUBMITTING, held=True)],
+    ids=["it has its turn", "it was accepted", "it is being submitted"],
+)
+def test_resumed_job_leaves_other_batches_alone(ledger, batch):
+    swept(ledger, RESUMED, batch)
+
+    assert ledger.done == ledger.errors == []
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [HELD, QUEUED, SUBMITTING, SPLIT],
+    ids=["it is held", "it was accepted", "it is being submitted", "it is split"],
+)
+def test_paused_job_leaves_other_batches_alone(ledger, batch):
+    swept(ledger, PAUSED, batch)
+
+    assert ledger.done == []
