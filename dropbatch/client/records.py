@@ -195,9 +195,7 @@ def _rows(output: Iterable[bytes]) -> Iterator[tuple[Any, Any]]:
     delimiter = delimiter_of(header + b"\n")
     columns = Columns(header, delimiter)
     answer = answer_position(columns.names)
-    reference = Columns(
-        delimiter.join(split_row(header.removeprefix(BOM), delimiter)[:answer]), delimiter
-    ).find(REFERENCE_COLUMNS)
+    reference = first_of(columns.names[:answer], REFERENCE_COLUMNS)
     for row in rows:
         fields = split_row(row, delimiter)
         if len(fields) != len(columns.names):

@@ -32,6 +32,7 @@ from dropbatch.client.frames import (
 from dropbatch.client.stack import S3, Stack, blocks, find_object, object_file
 from dropbatch.core.formats.rows import REFERENCE_COLUMNS, first_of
 from dropbatch.core.options import option_name
+from dropbatch.core.read.lines import inner_values
 from dropbatch.errors import Error, UsageError
 
 CHUNK_BYTES = 1 << 20
@@ -298,17 +299,13 @@ def _fault_in(value: object, path: str) -> str:
         return ""
     if why := _why_refused(value):
         return f"{path} {why}."
-    inner: Iterable[tuple[str, object]] = ()
-    if isinstance(value, dict):
-        inner = ((f"{path}.{name}" if path else str(name), one) for name, one in value.items())
-    elif isinstance(value, list | tuple):
-        inner = ((f"{path}[{index}]", one) for index, one in enumerate(value))
-    elif value is not None and not isinstance(value, str | int | float):
+    if value is not None and not isinstance(value, str | int | float | dict | list | tuple):
         try:
             return _fault_in(_plain(value), f"{path}.")
         except (TypeError, ValueError):
             return f"{path} is a {type(value).__name__}, which cannot be written as JSON."
-    return next((found for name, one in inner if (found := _fault_in(one, name))), "")
+    found = (_fault_in(one, name) for name, one in inner_values(value, path))
+    return next(filter(None, found), "")
 
 
 _MAX_DEPTH = 50
@@ -318,15 +315,11 @@ _MAX_DEPTH = 50
 def _series_table(series: Any) -> Table:
     pa = pyarrow()
     column = pa.chunked_array(series)
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not any(
-        is_text(kind)
-        for is_text in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    ):
-        raise UsageError(
-            f"A {type(series).__name__} of {kind} cannot be submitted. Give one "
-            "of texts, or a frame."
-        )
+    kind, types = column.type, pa.types
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
+        words = f"A {type(series).__name__} of {kind} cannot be submitted. Give one of texts, or a"
+        raise UsageError(f"{words} frame.")
     name = getattr(series, "name", None)
     is_own = isinstance(name, str) and name and first_of([name], REFERENCE_COLUMNS) is None
     return table_of_frame(pa.table({name if is_own else "text": column}))

@@ -92,11 +92,7 @@ class Columns:
         self.names = _made_unique(fields)
         named = [index for index, field in enumerate(fields) if field.strip()]
         only = named[0] if len(named) == 1 else 0 if len(fields) == 1 else None
-        self.only = None if only == self.find(REFERENCE_COLUMNS) else only
-
-    def find(self, candidates: Iterable[str]) -> int | None:
-        """The position of the first candidate that exists; None if none does."""
-        return first_of(self.names, candidates)
+        self.only = None if only == first_of(self.names, REFERENCE_COLUMNS) else only
 
     def added_header(self) -> bytes:
         """The header of the output, line feed included."""

@@ -219,9 +219,13 @@ def about_lone_surrogate(content: bytes) -> str:
 def _first_in(value: Any, path: str) -> str | None:
     if isinstance(value, str):
         return path if _MARK in value else None
-    inner: Iterable[tuple[str, Any]] = ()
+    found = (_first_in(one, name) for name, one in inner_values(value, path))
+    return next((one for one in found if one is not None), None)
+
+
+def inner_values(value: object, path: str) -> Iterator[tuple[str, Any]]:
+    """What is in an object or array, each with its path."""
     if isinstance(value, dict):
-        inner = ((f"{path}.{name}" if path else name, one) for name, one in value.items())
-    elif isinstance(value, list):
-        inner = ((f"{path}[{index}]", one) for index, one in enumerate(value))
-    return next((found for name, one in inner if (found := _first_in(one, name)) is not None), None)
+        yield from ((f"{path}.{name}" if path else str(name), one) for name, one in value.items())
+    elif isinstance(value, list | tuple):
+        yield from ((f"{path}[{index}]", one) for index, one in enumerate(value))
