@@ -278,33 +278,6 @@ class Context:
             raise UsageError(f"This line names no job: {line.strip()[:200]}") from None
 
 
-def stack_options(command: Command) -> Command:
-    """Add the options that choose the stack; the group has them, and each verb."""
-
-    def choose(context: click.Context, option: click.Parameter, value: object) -> None:
-        if value == "":  # Another stack than the default one was meant.
-            raise click.BadParameter("It is empty, as of a variable that is not set. Leave it out.")
-        if value and option.name:
-            setattr(context.ensure_object(Context), option.name, value)
-
-    name = click.Option(
-        ["--stack", "stack_name"],
-        metavar="NAME",
-        help="The CloudFormation stack; DROPBATCH_STACK or dropbatch if not given.",
-        expose_value=False,
-        callback=choose,
-    )
-    local = click.Option(
-        ["--local"],
-        is_flag=True,
-        help="Use the stack that `make up` started on this machine.",
-        expose_value=False,
-        callback=choose,
-    )
-    command.params += [name, local]
-    return command
-
-
 def gone(name: str, words: str, **more: Any) -> Callable[[Any], Any]:
     """Refuse an option that once existed, and say what there is instead."""
 
@@ -317,6 +290,24 @@ def gone(name: str, words: str, **more: Any) -> Callable[[Any], Any]:
 
 pass_context = click.make_pass_decorator(Context, ensure=True)
 flag = partial(click.option, is_flag=True)
+
+
+def _choose(context: click.Context, option: click.Parameter, value: object) -> None:
+    if value == "":  # Another stack than the default one was meant.
+        raise click.BadParameter("It is empty, as of a variable that is not set. Leave it out.")
+    if value and option.name:
+        setattr(context.ensure_object(Context), option.name, value)
+
+
+def stack_options(command: Command) -> Command:
+    """Add the options that choose the stack; the group has them, and each verb."""
+    chooses: dict[str, Any] = {"expose_value": False, "callback": _choose}
+    words = "The CloudFormation stack; DROPBATCH_STACK or dropbatch if not given."
+    click.option("--stack", "stack_name", metavar="NAME", help=words, **chooses)(command)
+    flag("--local", help="Use the stack that `make up` started here.", **chooses)(command)
+    return command
+
+
 job_argument = click.argument("job", metavar="JOB")
 jobs_argument = click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 as_json = click.option(

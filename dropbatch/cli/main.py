@@ -21,11 +21,7 @@ GONE = {
 
 
 class Verbs(click.Group):
-    """The verbs, in the order in which they are needed."""
-
-    def list_commands(self, _context: click.Context) -> list[str]:
-        """Their names."""
-        return list(self.commands)
+    """The verbs, in the order in which they are needed; operators' stand apart."""
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write them in two sections."""

@@ -147,15 +147,10 @@ class Redriven(NamedTuple):
 def redrive(context: Context) -> None:
     """Send messages of the dead-letter queues back to their queues."""
     for queue, done in redrive_queues(context.stack).items():
-        ticks = (
-            f", {counted(done.ticks, 'tick')} deleted: later ones did their work"
-            if done.ticks
-            else ""
-        )
-        emit(
-            {"queue": queue, **done._asdict()},
-            f"{queue:<8}{counted(done.moved, 'message'):>15}{ticks}",
-        )
+        line = f"{queue:<8}{counted(done.moved, 'message'):>15}"
+        if done.ticks:
+            line += f", {counted(done.ticks, 'tick')} deleted: later ones did their work"
+        emit({"queue": queue, **done._asdict()}, line)
 
 
 def redrive_queues(stack: Stack) -> dict[str, Redriven]:
@@ -163,14 +158,18 @@ def redrive_queues(stack: Stack) -> dict[str, Redriven]:
 
     An interrupted run may send one twice, which is harmless.
     """
-    done: dict[str, Redriven] = {}
-    for output, source in sorted(stack.outputs.items()):
-        name = output.removesuffix(DEAD_LETTERS)
-        if name == output or f"{name}{QUEUE}" not in stack.outputs:
-            continue
-        with aws.explained():
-            done[name] = _redrive(stack.client("sqs"), source, stack.outputs[f"{name}{QUEUE}"])
-    return done
+    sqs, targets = stack.client("sqs"), stack.outputs
+    return {
+        name: _redrive(sqs, source, targets[f"{name}{QUEUE}"])
+        for name, source in _dead_letter_queues(stack)
+        if f"{name}{QUEUE}" in targets
+    }
+
+
+def _dead_letter_queues(stack: Stack) -> list[tuple[str, str]]:
+    """Their URLs, each with the name of the queue whose letters it has."""
+    found = sorted(stack.outputs.items())
+    return [(one.removesuffix(DEAD_LETTERS), url) for one, url in found if DEAD_LETTERS in one]
 
 
 def _redrive(sqs: Any, source: str, target: str) -> Redriven:
@@ -351,10 +350,7 @@ def _waiting(stack: Stack) -> tuple[dict[str, tuple[int, str]], int]:
 
 def _dead_letters(stack: Stack) -> Told:
     sqs, name = stack.client("sqs"), "ApproximateNumberOfMessages"
-    for output, url in sorted(stack.outputs.items()):
-        queue = output.removesuffix(DEAD_LETTERS)
-        if queue == output:
-            continue
+    for queue, url in _dead_letter_queues(stack):
         found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"]
         if not (count := int(found[name])):
             yield "ok", f"{queue}: none"

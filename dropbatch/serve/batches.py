@@ -222,7 +222,9 @@ class Batches:
             manifest = job.stack.read_json(f"{job.folder}manifest.json")
         found = Found(record, job, status, manifest)
         if manifest:
-            self._remember(found)
+            if len(self._final) >= _KNOWN_BATCHES:
+                self._final.clear()
+            self._final[batch_id] = found
         return found
 
     def result(self, batch_id: str, kind: str) -> Found:
@@ -254,11 +256,6 @@ class Batches:
         path = objects.upload_path(batch_id)
         # An error is not remembered.
         return Job.at(self.store.stack, path, job_ids(self.store.stack, path)[-1])
-
-    def _remember(self, found: Found) -> None:
-        if len(self._final) >= _KNOWN_BATCHES:
-            self._final.clear()
-        self._final[found.record.id] = found
 
 
 def _being_created() -> ApiError:
