@@ -64,18 +64,12 @@ class Files:
         if after and not objects.is_file(after):
             raise no_such("File", after, "after")
         limit = min(limit, MAX_PAGE)
-        found: list[dict[str, Any]] = []
-        more = True
-        while more and len(found) <= limit:  # Of a page, all may have expired.
-            ids = self._ids(after, limit + 1)
-            found += filter(None, self.store.each(self._listed_object, ids))
-            more, after = len(ids) > limit, ids[-1] if ids else after
-        return found[:limit], len(found) > limit
-
-    def _ids(self, after: str, most: int) -> list[str]:
         start = objects.file_key(after) if after else objects.FILES
-        keys = islice(self.store.keys(objects.FILES, start), most)
-        return [key.rpartition("/")[2] for key in keys]
+        ids = (key.rpartition("/")[2] for key in self.store.keys(objects.FILES, start))
+        found: list[dict[str, Any]] = []
+        while len(found) <= limit and (some := list(islice(ids, limit + 1))):  # Some have expired.
+            found += filter(None, self.store.each(self._listed_object, some))
+        return found[:limit], len(found) > limit
 
     def _listed_object(self, file_id: str) -> dict[str, Any] | None:
         try:

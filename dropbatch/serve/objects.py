@@ -252,6 +252,6 @@ def _usage(counted: dict[str, int | None]) -> dict[str, Any] | None:
         "input_tokens": read or 0,
         "input_tokens_details": {"cached_tokens": counted.get("cached_tokens") or 0},
         "output_tokens": written,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": counted.get("reasoning_tokens") or 0},
         "total_tokens": total or (read or 0) + written,
     }

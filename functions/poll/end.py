@@ -304,6 +304,7 @@ def build_manifest(
             "completion_tokens": usage.completion_tokens,
             "total_tokens": usage.total_tokens,
             "cached_tokens": usage.cached_tokens,
+            "reasoning_tokens": usage.reasoning_tokens,
         },
         "cost": _cost(job),
         "incomplete": job.sums.incomplete,

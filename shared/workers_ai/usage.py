@@ -31,6 +31,7 @@ class Usage:
     completion_tokens: int | None = None
     total_tokens: int | None = None
     cached_tokens: int | None = None  # those of the prompt that cost less, from a cache
+    reasoning_tokens: int | None = None  # those of the completion that no answer shows
 
     @property
     def is_reported(self) -> bool:
@@ -53,11 +54,13 @@ class Usage:
             add(self.completion_tokens, other.completion_tokens),
             add(self.total_tokens, other.total_tokens),
             add(self.cached_tokens, other.cached_tokens),
+            add(self.reasoning_tokens, other.reasoning_tokens),
         )
 
 
-class _Cached(msgspec.Struct, gc=False):
+class _Details(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
 
 class _Usage(msgspec.Struct, gc=False):
@@ -66,8 +69,10 @@ class _Usage(msgspec.Struct, gc=False):
     completion_tokens: int | None = None
     output_tokens: int | None = None
     total_tokens: int | None = None
-    prompt_tokens_details: _Cached | None = None
-    input_tokens_details: _Cached | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
 
 
 class _Result(msgspec.Struct, gc=False):
@@ -79,9 +84,10 @@ class _Counts(NamedTuple):
     completion: int | None
     total: int | None
     cached: int | None
+    reasoning: int | None
 
 
-_NOTHING = _Counts(None, None, None, None)
+_NOTHING = _Counts(None, None, None, None, None)
 
 _decode_usage = msgspec.json.Decoder(_Usage).decode
 _decode_result = msgspec.json.Decoder(_Result).decode
@@ -152,9 +158,11 @@ def _counts(usage: _Usage) -> _Counts:
         prompt = total - completion
     elif completion is None and total is not None and prompt is not None and total > prompt:
         completion = total - prompt
-    details = usage.prompt_tokens_details or usage.input_tokens_details
-    cached = _first(details.cached_tokens, None) if details else None
-    return _Counts(prompt, completion, total, cached)
+    read = usage.prompt_tokens_details or usage.input_tokens_details
+    written = usage.completion_tokens_details or usage.output_tokens_details
+    cached = _first(read.cached_tokens, None) if read else None
+    reasoning = _first(written.reasoning_tokens, None) if written else None
+    return _Counts(prompt, completion, total, cached, reasoning)
 
 
 def _first(count: int | None, other: int | None) -> int | None:

@@ -9,6 +9,7 @@ import pytest
 from dropbatch.client import upload as sent_uploads
 from dropbatch.errors import Error
 from dropbatch.serve import batches as module
+from dropbatch.serve import objects
 from dropbatch.serve.store import Store
 from tests.support.aws.resources import BUCKET
 
@@ -273,3 +274,22 @@ def test_batch_that_the_stack_gave_up_is_over(ai, s3, file):
     shown = ai.batches.retrieve(batch.id)
 
     assert (shown.status, shown.errors.data[0].code) == ("failed", "upload_denied")
+
+
+def test_usage_is_the_manifests_sum():
+    record = objects.Record("batch_" + "0" * 27, CHAT, "file-x", "24h", 1 << 40)
+    used = {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
+    more = {"cached_tokens": None, "reasoning_tokens": 7}
+    manifest = {
+        "job_id": "20261121T093000Z-5a6b7c8d",
+        "state": "completed",
+        "completed_at": "2026-11-21T09:40:00Z",
+        "counts": {"total": 1, "succeeded": 1, "failed": 0},
+        "usage": used | more,
+    }
+    usage = openai.types.BatchUsage.model_validate(
+        objects.batch_object(record, None, manifest)["usage"], strict=True
+    )
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (3, 9, 12)
+    assert usage.input_tokens_details.cached_tokens == 0
+    assert usage.output_tokens_details.reasoning_tokens == 7

@@ -163,6 +163,18 @@ def test_submit_that_shows_some_items_and_an_id_is_accepted(status, reply):
         ),
         ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": -1}}, Usage(3)),
         (
+            {
+                "input_tokens": 3,
+                "output_tokens": 9,
+                "output_tokens_details": {"reasoning_tokens": 7},
+            },
+            Usage(3, 9, reasoning_tokens=7),
+        ),
+        (
+            {"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 7}},
+            Usage(None, 9, reasoning_tokens=7),
+        ),
+        (
             {"prompt_tokens": 3, "prompt_tokens_details": None, "input_tokens_details": None},
             Usage(3),
         ),
