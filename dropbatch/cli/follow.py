@@ -104,14 +104,13 @@ class Following:
             error = manifest["error"]
             why = f": {error['code']}: {error['message']}" if error else ""
             note(f"{job.id}  {manifest['state']}{why}")
+        done = None
         if self.folder:
             self._make_room(self.folder, manifest)
             done = _get_files(job, self.folder, **self.download, manifest=manifest)
-            code = worst(code, self._lacks(done))
-        if self.file:
+        elif self.file:
             done = _get_file(job, self.file, **self.download, manifest=manifest)
-            code = worst(code, self._lacks(done))
-        return worst(code, self._misfits(job))
+        return worst(code, self._lacks(done), self._misfits(job))
 
     def _misfits(self, job: Job) -> Exit:
         if not self.check:
@@ -187,8 +186,9 @@ class Following:
         _note_made(done, f"{job.id}  ")
         return worst(self._lacks(done), self._misfits(job))
 
-    def _lacks(self, done: Delivery) -> Exit:
-        return Exit.SOME_FAILED if self.whole and done.merged and done.merged.skipped else Exit.DONE
+    def _lacks(self, done: Delivery | None) -> Exit:
+        skipped = done.merged.skipped if done and done.merged else []
+        return Exit.SOME_FAILED if self.whole and skipped else Exit.DONE
 
     def _note_total(self, total: Total) -> None:
         if not total.over:

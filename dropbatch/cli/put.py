@@ -132,7 +132,9 @@ def put(
     send_attached(context.stack, attached)
     jobs = sending.send(submissions)
     code = following.follow(jobs) if jobs and (wait or folder or again) else Exit.DONE
-    raise SystemExit(worst(code, sending.report_refused()))
+    for one in sending.refused:
+        note(f"left out: {one}")
+    raise SystemExit(worst(code, Exit.JOB_FAILED if sending.refused else Exit.DONE))
 
 
 @click.command()
@@ -332,12 +334,6 @@ class Sending:
             f"Uploaded: {some(names[True])}. Not uploaded, or not confirmed: "
             f"{some(names[False])}. {self.resumes}"
         )
-
-    def report_refused(self) -> Exit:
-        """Name the files that were left out because the stack would refuse them."""
-        for one in self.refused:
-            note(f"left out: {one}")
-        return Exit.JOB_FAILED if self.refused else Exit.DONE
 
 
 def send_attached(stack: Stack, attached: Sequence[Planned]) -> None:
