@@ -157,14 +157,10 @@ def _time(at: str) -> str:
 
 
 def _facts(manifest: dict[str, Any]) -> list[str]:
-    counts, tokens = manifest["counts"], manifest["usage"]["total_tokens"]
-    entries = [
-        ("records", f"{counts['total'] or 0:,}"),
-        ("answered", f"{counts['succeeded']:,}"),
-        ("failed", f"{counts['failed']:,}"),
-        ("tokens", "not reported" if tokens is None else f"{tokens:,}"),
-    ]
-    notes = []
+    tokens, notes = manifest["usage"]["total_tokens"], []
+    entries = [("tokens", "not reported" if tokens is None else f"{tokens:,}")]
+    if cut_off := manifest.get("incomplete"):
+        entries.insert(0, ("answers cut off", f"{cut_off:,}"))
     if cost := manifest.get("cost"):
         about = "about " if cost["estimated"] else ""
         entries.append(("cost", f"{about}${cost['amount']}"))
