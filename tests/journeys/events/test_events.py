@@ -6,7 +6,9 @@ And what is left without them.
 import pytest
 
 from dropbatch.client.events import told
+from functions.poll import handler
 from local.workers_ai.faults import Fault
+from shared.events.state import OVERDUE, ModelEvents
 from tests.support.local_api import LocalApi, LocalQueue
 from tests.support.translations import M2M
 
@@ -115,3 +117,31 @@ def test_unreadable_batch_with_an_event_holds_up_no_other(start, api, events):
         on.upload_records(f"{number}.jsonl", texts(5, f"of {number}"), model=BGE)
         on.settle(until=lambda: len(on.manifests()) > number)  # noqa: B023 - called at once
     assert {key.split("/")[1] for key in on.manifests()} == {f"{n}.jsonl" for n in range(5)}
+
+
+@pytest.fixture
+def item(on):
+    """The control item of events."""
+    return handler.services().events.item
+
+
+def test_one_of_two_that_pull_or_set_up_at_once_does_it(item):
+    item.change({"pull_at": 5.0})
+    assert [item.claim_pull(5.0, 7.0, 1.0) for _ in range(2)] == [True, False]
+    assert [item.claim_set_up(5.0, 20.0) for _ in range(2)] == [True, False]
+
+
+def test_pull_is_planned_unless_a_sooner_one_is_and_may_come(item):
+    for at, now, pull_at in ((50.0, 40.0, 50.0), (60.0, 41.0, 50.0), (45.0, 42.0, 45.0)):
+        item.expect_pull(at, now)
+        assert (item.state().pull_at, item.state().youngest_at) == (pull_at, now)
+    item.expect_pull(200.0, 45.0 + OVERDUE + 1)
+    assert item.state().pull_at == 200.0
+
+
+def test_event_of_a_subscription_that_was_replaced_is_not_noted(item):
+    item.note_model(BGE, ModelEvents("one"))
+    before = item.state()
+    item.note_model(BGE, ModelEvents("two"))
+    item.note_told(before, BGE, 9_000.0)
+    assert item.state().models[BGE] == ModelEvents("two")
