@@ -34,7 +34,6 @@ DECIDING = (
     "shared/aws/object_store.py",
     "shared/retry.py",
     "shared/services.py",
-    "shared/retry.py",
     "shared/workers_ai/error_codes.py",
     "functions/submit/upload.py",
     "functions/submit/stage.py",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dropbatch.core.names import CONTROL_PK
 from local.workers_ai import Behaviour, Fault
 from tests.simulation.worlds.item_laws import ItemLaws
 from tests.simulation.worlds.judges import Laws
@@ -95,3 +96,21 @@ def test_probe_releases_what_waited(begin, files):
     assert first - probe <= FIRST_SECONDS
     assert last - probe <= DUE_SECONDS
     assert played.violations == []
+
+
+@pytest.mark.parametrize("kind", ["971", "10013"])
+def test_probe_that_is_refused_for_another_reason_lifts_nothing(kind):
+    lifted = []
+    with simulated(1, behaviour=Behaviour(embedder="hash", latency=400.0)) as world:
+        drop(world, "a.jsonl", 2, may_fail=True)
+        world.run(5.0)
+        refused_token(world)
+        world.run(60.0)
+        world.dynamodb.watchers.append(
+            lambda key, _old, new: lifted.append(key) if key[1] == "PAUSE" and not new else None
+        )
+        world.inject(Fault(kind=kind, on="poll"))
+        world.run(900.0, lambda: not world.api.faults)
+        world.run(5.0)
+        assert (CONTROL_PK, "PAUSE") in world.dynamodb.items
+    assert world.api.faults == lifted == []

@@ -102,24 +102,6 @@ FOUND = {
             Command(63.0, "", "run"),
         ),
     ),
-    (
-        "polls failed with the code of a failed batch for some minutes: every batch that ran "
-        "was divided"
-    ): Plan(
-        30,
-        latency=600.0,
-        settings=(("MAX_REQUESTS_PER_BATCH", 3),),
-        faults=(Fault(kind="5001", on="poll", times=24),),
-        acts=(Drop(0.0, "a.jsonl", 5),),
-    ),
-    "an empty array for some minutes: its records ended as missing while the API had them": Plan(
-        33, faults=(Fault(kind="missing", share=1.0, first=3),), acts=(Drop(0.0, "a.jsonl", 5),)
-    ),
-    "placeholders beside no status: their records ended as failed": Plan(
-        34,
-        faults=(Fault(kind="placeholder", message="bare", items=(1,), first=1),),
-        acts=(Drop(0.0, "a.jsonl", 5),),
-    ),
 }
 """Plans that broke a law once, by what was wrong then."""
 
