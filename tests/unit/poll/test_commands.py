@@ -13,6 +13,7 @@ from functions.poll.commands import (
     MAX_HELD_SECONDS,
     end_long_hold,
     follow_stack_control,
+    is_open,
     watch_stack_control,
 )
 from functions.poll.handler import process_message
@@ -24,9 +25,10 @@ from shared.job_control import (
     Command,
     controlled,
     follow_job_control,
+    obey,
     read_command,
 )
-from shared.models import CANCEL, JobControl
+from shared.models import CANCEL, CANCEL_NOW, JobControl
 from shared.pacing.breaker import Controls, Pause, PauseReason, Permit, Rate, StackControl
 from tests.support.doubles.ledger_items import JOB, T
 
@@ -296,3 +298,72 @@ def test_unknown_message_fails(body):
     """
     with pytest.raises(msgspec.ValidationError):
         process_message(None, body)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "known"),
+    [([], ""), ([b"run"], "version etag1")],
+    ids=["no object", "a known version"],
+)
+def test_without_new_object_there_is_no_command(bodies, known):
+    commands = Commands(*bodies)
+
+    assert read_command(services_of(commands), KEY, known) is None
+    assert commands.reads == 0
+
+
+@pytest.mark.parametrize(
+    "job", [None, *(replace(JOB, state=state) for state in list(JobState)[2:])]
+)
+def test_finished_or_missing_job_reads_no_command(job):
+    after, ledger = followed(job, b"cancel")
+
+    assert after is job
+    assert ledger.writes == []
+
+
+@pytest.mark.parametrize(
+    ("body", "is_lost", "told"),
+    [
+        (b"pause", False, ["job controlled"]),
+        (b"stop", False, ["unknown command"]),
+        (b"pause", True, []),
+    ],
+    ids=["known", "unknown", "not carried out"],
+)
+def test_log_tells_what_was_carried_out(caplog, body, is_lost, told):
+    caplog.set_level("INFO")
+    ledger = ControlLedger(RUNNING)
+    ledger.is_changed_by_others = is_lost
+
+    obey(services_of(Commands(body), ledger=ledger), RUNNING)
+
+    assert [record.message for record in caplog.records] == told
+
+
+@pytest.mark.parametrize("control", [None, JobControl("v"), JobControl("v", cancelled=CANCEL_NOW)])
+def test_running_job_is_never_cancelled_for_pause(control):
+    job = replace(RUNNING, control=control)
+    ledger = ControlLedger(job)
+
+    assert end_long_hold(services_of(None, ledger=ledger), job) is job
+    assert ledger.writes == []
+
+
+def test_ended_pause_leaves_job_as_read():
+    job = replace(RUNNING, control=replace(HELD, held_since=T - MAX_HELD_SECONDS))
+    ledger = ControlLedger(job)
+    ledger.is_changed_by_others = True
+
+    assert end_long_hold(services_of(None, ledger=ledger), job) is job
+
+
+@pytest.mark.parametrize(
+    ("job", "found"),
+    [
+        (None, False),
+        *((replace(JOB, state=state), place < 3) for place, state in enumerate(JobState)),
+    ],
+)
+def test_job_is_open_until_its_final_state(job, found):
+    assert is_open(job) is found

@@ -218,3 +218,36 @@ def test_time_overdue_is_paused_but_never_longer_than_batch_waits(batch, paused)
     )
 
     assert noted == [(T + DISPATCHED_SECONDS, {"paused": paused}), 1]
+
+
+@pytest.mark.parametrize(
+    ("until", "comes_to"), [(None, "counted"), (T + 1, "counted"), (T, ""), (T - 1, "")]
+)
+def test_pause_that_ended_by_itself_is_not_counted(paused, until, comes_to):
+    paused.pause = replace(paused.pause, reason=QUOTA, until=until)
+
+    assert paused.tick() == comes_to
+
+
+@pytest.mark.parametrize("until_probe", [0, 1])
+def test_probe_takes_no_token_before_its_time(paused, until_probe):
+    paused.pause, paused.token = replace(paused.pause, next_probe=T + until_probe), TokenState.GOOD
+
+    paused.tick(submits=True)
+
+    assert paused.tokens_taken == 1 - until_probe
+
+
+@pytest.mark.parametrize(
+    ("reason", "polls", "calls"), [(TOKEN, True, 0), (TOKEN, False, 1), (OUTAGE, True, 1)]
+)
+def test_only_a_refused_token_is_probed_by_polls(paused, reason, polls, calls):
+    """Polls go on during an outage of submits.
+
+    And the index may say that one is due although none was counted.
+    """
+    paused.pause, paused.due = replace(paused.pause, reason=reason), {DueKind.POLL: [T]}
+
+    paused.tick(submits=True, polls=polls)
+
+    assert paused.checks == calls

@@ -423,3 +423,10 @@ def test_fullest_models_are_named_up_to_twenty():
     outstanding = {f"@cf/a/{number}": 2_000 + number for number in range(22)}
     full = GivenBudget().full_models(outstanding, sum(outstanding.values()))
     assert full == [f"@cf/a/{number}" for number in range(21, 1, -1)]
+
+
+def test_polls_that_have_to_wait_take_no_token():
+    budget = GivenBudget(pause=pause_of(TOKEN))
+    granted, wait = budget.permit_polls(3, NOW)
+    assert (granted, wait.code) == (0, TOKEN)
+    assert budget.written == []

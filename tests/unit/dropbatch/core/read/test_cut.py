@@ -1,18 +1,20 @@
 """Where a batch ends, what is said of each record, and that any upload is cut alike everywhere."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dropbatch.core.models import Model
+from dropbatch.core.models import Model, facts_of
 from dropbatch.core.plan import Checkpoint
 from dropbatch.core.read import cut as module
 from dropbatch.core.read import lines as windows
 from dropbatch.core.read import records
 from dropbatch.core.read.cut import read_batches, validate_record
 from dropbatch.core.read.form import detect_form
+from dropbatch.core.read.index import build_body
 from dropbatch.core.read.inputs import Inputs
 from dropbatch.errors import UploadRefused
 from tests.support.examples import examples
@@ -362,3 +364,14 @@ def test_deep_nesting_and_thousands_of_digits_are_no_crash(value, code, monkeypa
         monkeypatch.setattr(one, "API_BODY_LIMIT", 10_000_000)
     (one,) = cuts_of(plan_of((10, 9_500_000)), b'{"a":%b}\n{}\n' % value)
     assert [row.code for row in one.rows] == [code, ""]
+
+
+@pytest.mark.parametrize("number", OUT_OF_RANGE)
+@pytest.mark.parametrize("among", [b"", b"\xff\n"], ids=["alone", "beside a faulty record"])
+@pytest.mark.parametrize("schema", ["", "bge"])
+def test_number_out_of_range_is_sent_as_written(number, among, schema):
+    record = b'{"text":"a","n":%b}' % number
+    (one,) = cuts_of(
+        replace(plan_of((10, LIMIT * 9)), facts=facts_of(Model(schema=schema))), among + record
+    )
+    assert one.body == build_body([record])
