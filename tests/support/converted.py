@@ -38,12 +38,6 @@ CALL = {
     "type": "function",
     "function": {"name": "tide", "arguments": '{"at":"noon"}'},
 }
-CALLED = [
-    HELLO,
-    {"role": "assistant", "content": None, "tool_calls": [CALL]},
-    {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "low"}]},
-]
-LENGTH = "embeddingConfig.outputEmbeddingLength"
 TOOL = {"type": "function", "function": {"name": "tide"}}
 
 

@@ -20,7 +20,6 @@ from tests.support.doubles.ledger_items import T
 from tests.support.doubles.polled_batch import COMPLETE, NEXT_POLL
 
 MINUTE = 60.0
-HOURS = 24.0
 OTHER_ID = "another id"
 
 

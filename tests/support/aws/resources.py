@@ -39,11 +39,6 @@ def client(name: str, config: object = None) -> Any:
     return _client(name)
 
 
-def forget_clients() -> None:
-    """Create clients anew: the address of AWS has changed."""
-    _client.cache_clear()
-
-
 @cache
 def _client(name: str) -> Any:
     return boto3.client(name)  # type: ignore[call-overload] # The service is known at run time.

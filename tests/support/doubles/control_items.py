@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shared.aws.attribute_values import attribute, attributes, plain
 from shared.aws.dynamodb import ConditionFailedError
@@ -10,20 +10,16 @@ from shared.pacing.breaker import (
     Controls,
     Pause,
     PauseReason,
-    Permit,
     Rate,
     StackControl,
 )
 from shared.pacing.budget import Budget
 
-if TYPE_CHECKING:
-    from shared.models import Wait
-
 NOW = 1_795_253_400.0
 """09:30:00 UTC."""
 MIDNIGHT = 1_795_305_600.0
 """The next one."""
-MODEL, OTHER = "@cf/a/one", "@cf/a/two"
+MODEL = "@cf/a/one"
 INTERVAL = 300
 """Milliseconds between two tokens at 200 calls a minute."""
 
@@ -48,11 +44,6 @@ def wait_of(until: float, *, step: float = 15.0, since: float = NOW - 100) -> Pa
 def taken(tokens: int, hold_until: float = 0.0, held_since: float = 0.0) -> Rate:
     """A token bucket from which this many tokens are taken at `NOW`, at 200 calls a minute."""
     return Rate(int(NOW * 1_000) + tokens * INTERVAL, hold_until, held_since)
-
-
-def is_free(permit: Permit | Wait) -> bool:
-    """Whether a call is permitted, and probes nothing."""
-    return permit == Permit()
 
 
 class GivenBudget(Budget):

@@ -33,7 +33,6 @@ from tests.support.doubles.ledger_items import (
 
 # ── every transition and what it must not overlook ────────────────────────────────────────────────
 
-OVER = replace(JOB, state=JobState.COMPLETED)
 KNOWN = replace(JOB.plan, form="jsonl", packing="plain")
 
 CHANGED: dict[str, object] = {
