@@ -97,29 +97,6 @@ def test_failure_of_several_batches_alike_is_believed_after_a_quarter_of_an_hour
     assert calls(api, "submit") == 3
 
 
-def test_withdrawn_model_ends_job(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=4)
-    api.inject(Fault(kind="error", on="poll", code=5028, status=400, times=0))
-    world.upload_records("a.jsonl", greetings(8), model=M2M)
-    began = time.time()
-
-    world.settle(minutes=60)
-
-    assert world.manifest()["error"]["code"] == "unknown_model"
-    assert failed(world) == list(range(8))
-    assert time.time() - began < 3 * 60
-
-
-def test_single_reply_that_model_is_withdrawn_ends_nothing(start, api):
-    world = start()
-    api.inject(Fault(kind="error", on="poll", code=5028, status=400))
-    world.upload_records("a.jsonl", greetings(8), model=M2M)
-
-    world.settle(minutes=60)
-
-    assert failed(world) == []
-
-
 # ── when every record is bad ──────────────────────────────────────────────────────────────────────
 
 
@@ -145,18 +122,6 @@ def test_rest_is_not_sent_when_all_fail_alone(start, api, count, later):
     assert len(alone) >= min(count, 60)
     assert count == 50 or any(message.startswith("Not sent alone") for message in messages(world))
     assert len(world.lines("retry.jsonl")) == count
-
-
-def test_later_batches_are_not_sent_when_all_fail_alone(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=100, API_CALLS_PER_MINUTE=10)
-    api.inject(Fault(kind="5006", on="submit", times=0))
-    world.upload_records("a.jsonl", greetings(4_000), model=M2M)
-
-    world.settle(minutes=240)
-
-    assert any(message.startswith("Not sent, because") for message in messages(world))
-    assert calls(api, "submit") < 100 + 40
-    assert len(world.lines("retry.jsonl")) == 4_000
 
 
 def test_dense_bad_records_are_all_found(start, api):

@@ -3,7 +3,6 @@
 And everything comes to its end.
 """
 
-import dataclasses
 import json
 import threading
 import time
@@ -18,14 +17,10 @@ import functions.poll.tick
 import functions.poll.visit
 import functions.submit.handler
 import functions.submit.submit
-from dropbatch.core.names import JobState, result
-from shared.aws.queues import MAX_SUBMITS_WAITING
-from shared.errors import StorageError
-from shared.ledger import Ledger
-from shared.models import BatchState, DueKind, ErrorDetail
+from dropbatch.core.names import result
+from shared.models import BatchState, ErrorDetail
 from shared.pacing import budget as budget_module
 from shared.pacing.breaker import PauseReason, Permit
-from shared.retry import MAX_CLAIMS
 from tests.support.journeys.placed_items import (
     BGE,
     DAY,
@@ -74,81 +69,6 @@ def test_stuck_batches_hold_up_no_other(start, api, short_ticks, broken):
     assert sum(api.calls["poll"].values()) <= 4
     for item in batches_of(world, job.job_id):
         assert float(item["due_at"]["N"]) > time.time() - MINUTE
-
-
-@pytest.mark.parametrize("readable", [True, False])
-def test_batch_without_job_ends_after_its_claims(start, short_ticks, readable):
-    world = start()
-    job = job_of("gone")
-    put_batches(job, 1, state=BatchState.QUEUED, due_in=-600)
-    (item,) = batches_of(world, job.job_id)
-    edit(
-        world,
-        item,
-        claims={"N": str(MAX_CLAIMS)},
-        **({} if readable else {"records": {"S": "edited"}}),
-    )
-
-    world.tick()
-
-    (item,) = batches_of(world, job.job_id)
-    assert item["state"]["S"] == "done"
-    assert {"due_at", "work"} & set(item) == set()
-    assert "ttl" in item
-
-
-def test_unreadable_batch_ends_job_with_lines_before(start, short_ticks):
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    world.upload_records("a.jsonl", texts(6), model=BGE)
-    world.deliver("UploadQueue")
-    (job_id,) = {
-        item["pk"]["S"].removeprefix("JOB#") for item in world.items() if item["sk"]["S"] == "META"
-    }
-    edit(world, batches_of(world, job_id)[1], requests={"S": "edited"})
-    minutes_until(
-        world, lambda: sum("part" in one for one in batches_of(world, job_id)) == 2, most=3
-    )
-    meta = {"pk": {"S": f"JOB#{job_id}"}, "sk": {"S": "META"}}
-    edit(
-        world,
-        meta,
-        claims={"N": str(MAX_CLAIMS)},
-        lease_until={"N": "0"},
-        due_at={"N": str(time.time())},
-    )
-
-    world.tick()
-
-    assert world.manifest()["error"]["code"] == "internal"
-    assert [line["id"] for line in world.lines()] == [0, 1]
-    assert [entry["number"] for entry in world.manifest()["batches"]] == ["00000000"]
-
-
-@pytest.mark.parametrize("state", ["splitting", "in_progress"])
-@pytest.mark.parametrize(
-    "error", [StorageError("item too large"), TypeError("a slip"), OSError("no space")]
-)
-def test_error_of_one_job_kills_no_tick(start, monkeypatch, short_ticks, state, error):
-    world = start()
-    ledger = services_of().ledger
-    bad = dataclasses.replace(job_of("bad"), state=JobState(state), due_at=time.time() - 60)
-    ledger.create_job(bad)
-    for name in ("lease_job", "postpone_job"):
-        real = getattr(Ledger, name)
-
-        def refuse(self, job, *arguments, real=real):
-            if job.job_id == bad.job_id:
-                raise error
-            return real(self, job, *arguments)
-
-        monkeypatch.setattr(Ledger, name, refuse)
-    world.upload_records("good.jsonl", texts(1), model=BGE)
-
-    minutes_until(world, lambda: len(world.manifests()) == 1, most=2)
-
-    after = ledger.job(bad.job_id)
-    assert 1 <= after.claims <= 3
-    assert after.due_at > time.time() - MINUTE
 
 
 # ── models and jobs that have much to do ──────────────────────────────────────────────────────────
@@ -247,32 +167,3 @@ def test_pause_dispatches_only_probes(start):
         if float(item["due_at"]["N"]) > time.time() - MINUTE
     ]
     assert len(touched) <= 2 * MINUTE
-
-
-def test_no_messages_pile_up_while_nobody_takes_them(start):
-    world = start()
-    services_of().ledger.create_job(job_of("many"))
-    put_batches(job_of("many"), 400, state=BatchState.READY, due_in=-3_600)
-
-    for _ in range(2):
-        world.tick()
-        world.pass_time(60)
-
-    assert waiting(world, "SubmitQueue") <= MAX_SUBMITS_WAITING
-
-
-# ── turns, and when the time to be accepted begins ────────────────────────────────────────────────
-
-
-def test_batches_without_sendable_record_take_no_turn(start):
-    world = start(MAX_REQUESTS_PER_BATCH=1, API_CALLS_PER_MINUTE=20)
-    world.upload("a.jsonl", "nonsense\n" * 40 + '{"text":"good"}\n', model=BGE)
-    world.deliver("UploadQueue")
-
-    (good,) = [
-        item
-        for item in world.items()
-        if item.get("records", {"M": {}})["M"].get("sendable", {}).get("N") == "1"
-    ]
-    assert good["work"]["S"] == DueKind.FIRST
-    assert waiting(world, "SubmitQueue") == 1

@@ -30,18 +30,6 @@ def counted(capsys, name):
 # ── numbers ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("on", ["submit", "poll"])
-def test_retry_after_of_31_years_holds_15_minutes(world, api, on):
-    api.inject(Fault(kind="971", on=on, retry_after=999_999_999))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    began = time.time()
-
-    world.settle()
-
-    assert all_good(world, 3)
-    assert 900 < time.time() - began < 1_200
-
-
 def test_long_holds_are_reported_and_raise_alarm(world, api, capsys):
     api.inject(Fault(kind="971", on="submit", retry_after=999_999_999, times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -88,18 +76,6 @@ def test_long_failing_submits_raise_alarm(world, api, capsys, fault, said):
     api.clear_faults()
     world.settle()
     assert all_good(world, 3)
-    assert world.status()["waiting_for"] is None
-
-
-def test_unanswered_polls_are_reported(world, api):
-    api.inject(Fault(kind="stuck", seconds=4 * HOUR), Fault(kind="html", on="poll", times=0))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    began = time.time()
-    run_until(world, began + 3_000)
-    assert world.status()["waiting_for"]["code"] == "polls_fail"
-
-    api.clear_faults()
-    run_until(world, began + 2 * HOUR)
     assert world.status()["waiting_for"] is None
 
 

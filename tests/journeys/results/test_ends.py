@@ -16,7 +16,6 @@ import functions.submit.read
 from local.workers_ai import Fault
 from shared import observability
 from shared.errors import StorageError
-from shared.pacing import breaker
 from tests.support.aws.wire_items import submissions
 from tests.support.journeys.deaths import Boundaries, DiedError, Mortal
 from tests.support.translations import M2M, all_good, codes, greetings
@@ -124,26 +123,6 @@ def test_unwritable_batch_ends_but_answer_is_kept(world, api, monkeypatch, death
     assert sum(api.calls["poll"].values()) <= 2
 
 
-def test_answer_unwritable_for_two_days_is_used(world, api, monkeypatch):
-    api.switch(answers_per_batch=1)
-    real = functions.poll.poll.collect
-    repaired_at = time.time() + 2 * DAY
-
-    def broken(services, job, batch, reply):
-        if time.time() < repaired_at:
-            raise StorageError("S3 is away")
-        return real(services, job, batch, reply)
-
-    monkeypatch.setattr(functions.poll.poll, "collect", broken)
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    assert 48 <= hours_to_end(world, most=60) <= 50
-
-    assert all_good(world, 3)
-    assert len(api.accepted) == 1
-    assert api.calls["poll"]["200"] <= 2
-
-
 def test_untiled_job_ends_failed_and_keeps_its_answers(start, api, counted):
     world = start(MAX_REQUESTS_PER_BATCH=2)
     world.upload_records("a.jsonl", greetings(6), model=M2M)
@@ -162,28 +141,6 @@ def test_untiled_job_ends_failed_and_keeps_its_answers(start, api, counted):
     assert any("00000002/part-" in key for key in world.objects("staging/"))
     assert counted["LawsBroken"] >= 92
     assert 72 <= counted["StuckItems"] - counted["LawsBroken"] <= 74  # Both raise one alarm.
-
-
-def test_batch_without_requests_ends_alone(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    world.upload_records("a.jsonl", greetings(4), model=M2M)
-    world.deliver("UploadQueue")
-    (staged,) = [key for key in world.objects("staging/") if "00000001/request" in key]
-    world.s3.delete_object(Bucket="dropbatch-test", Key=staged)
-
-    hours(world, 1)
-    grow_older(world, 7 * DAY)  # unsent
-
-    # Its lines are made when they are appended, so it is only its job that cannot finish, for three
-    # days.
-    assert 72 <= hours_to_end(world, most=24 * 8) <= 24 * 4
-
-    assert world.manifest()["error"]["code"] == "internal"
-    assert all("due_at" not in item for item in world.items() if item["pk"]["S"].startswith("JOB#"))
-    kept = world.objects("staging/")
-    world.pass_time(4 * DAY)
-    world.tick()
-    assert world.objects("staging/") == kept != []  # Its message says that the answers are there.
 
 
 def test_unreadable_upload_ends_failed(start, monkeypatch, counted):
@@ -243,23 +200,6 @@ def change_token(world, api):
     world.secrets.put_secret_value(
         SecretId=world.secrets.list_secrets()["SecretList"][0]["ARN"], SecretString="new-token"
     )
-
-
-def test_job_outlives_a_week_of_refused_token(start, api, monkeypatch):
-    refused = breaker.PauseReason.TOKEN_REFUSED
-    rule = breaker.RULES[refused]._replace(first_step=6.0 * HOUR, longest_step=6.0 * HOUR)
-    monkeypatch.setattr(breaker, "PAUSED_LOOK_SECONDS", 6.0 * HOUR)
-    monkeypatch.setitem(breaker.RULES, refused, rule)
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    api.switch(tokens=("new-token",))
-    world.upload_records("a.jsonl", greetings(4), model=M2M)
-    hours(world, 9 * 24)
-
-    change_token(world, api)
-
-    assert hours_to_end(world, most=12) < 7
-    assert all_good(world, 4)
-    assert len(api.accepted) == 2
 
 
 def test_accepted_batch_outlives_refused_token(world, api):

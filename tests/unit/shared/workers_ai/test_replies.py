@@ -301,3 +301,8 @@ def test_refused_array_is_an_answer_only_as_a_whole(items, sent, is_answer, subm
         is is_answer
     )
     assert isinstance(parse_reply(500, None, body, submitting=submitting, sent=sent), Rejected)
+
+
+@pytest.mark.parametrize(("word", "reply"), [("completed", NoAnswers()), ("done", Pending("done"))])
+def test_bare_reply_needs_completed_status(word, reply):
+    assert ask(Api(httpx.Response(200, json={"status": word}))) == reply
