@@ -384,7 +384,9 @@ def submit_again(
 def _can_send(services: Services, job: Job, batch: Batch) -> bool:
     if job.is_held or not allows_batch(job, batch):
         return False
-    return services.budget.can_submit(job.plan.model, services.now())
+    # An overdue batch is given up for its own place: else a model full of them stays full.
+    has_place = is_overdue(services, batch)
+    return services.budget.can_submit(job.plan.model, services.now(), has_place=has_place)
 
 
 def end(services: Services, job: Job, batch: Batch, error: ErrorDetail, **updates: object) -> bool:

@@ -138,12 +138,13 @@ class Budget(Breaker):
         """Whether a call may be made now that runs no model, such as the token's check."""
         return self._take(self.controls().rate, 1, self.burst, now)
 
-    def can_submit(self, model: str, now: float) -> bool:
-        """Whether a submit would get a permit now, but for its token of the bucket."""
+    def can_submit(self, model: str, now: float, *, has_place: bool = False) -> bool:
+        """Whether a submit would get a permit now, but for its token, and a place it has."""
         controls = self.controls(model)
         pauses = (controls.pause_in_force(now), controls.model_pause)
         is_paused = any(one and now < one.next_probe for one in pauses)
-        is_held = model in controls.full_models or controls.stack.held_since > 0
+        is_full = model in controls.full_models and not has_place
+        is_held = is_full or controls.stack.held_since > 0
         return not (is_held or is_paused) and controls.rate.hold_until <= now
 
     def waits(self, model: str, now: float) -> list[Wait]:

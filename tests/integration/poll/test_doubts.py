@@ -226,10 +226,13 @@ def test_third_submit_is_the_last(polled, given_up, unknowable):
     assert one.now.ending == NO_CAPACITY
 
 
+@pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("reply", [Pending(""), UNKNOWN, rejected(500, 3007)], ids=str)
-def test_overdue_batch_is_submitted_again(polled, reply):
+def test_overdue_batch_is_submitted_again(polled, reply, is_full):
+    """Of a full model too: it gives up its own place, and a model full of such stays full."""
     one = polled()
     one.doubles.batch_deadline_hours = 0.01
+    one.services.budget.note_outstanding(9, [one.job.plan.model] if is_full else [])
 
     one.polled(reply)
 

@@ -8,6 +8,7 @@ before it writes it, and what the documents promise of every item, permit and wa
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -263,7 +264,12 @@ class ItemLaws:
         is_soon = number(new, "due_at") <= self.world.kernel.now + 10.0
         # One that failed for capacity, which waits, has no answer.
         if was == "queued" and is_soon:
+            hours = float(os.environ["BATCH_DEADLINE_HOURS"])
+            since = max((number(one, "at") for one in submissions(old)), default=0.0)
+            is_overdue = self.world.kernel.now > since + hours * 3_600
             for reason in self._waiting(life, key):
+                if reason == "OUTSTANDING" and is_overdue:  # It has a place itself.
+                    continue
                 probe = number(self.seen[life].get((CONTROL_PK, reason)), "next_probe")
                 if not 0 < probe <= self.world.kernel.now:  # It may be that probe.
                     self.laws.broken(law, f"{key}: {reason}")

@@ -144,7 +144,7 @@ class PolledBatch:
             now=lambda: T,
             sleep=lambda _: None,
         )
-        for name in ("PAUSE", "RATE", "STACK", "KNOWN"):
+        for name in ("PAUSE", "RATE", "RATE#OUTSTANDING", "STACK", "KNOWN"):
             dynamodb.delete_item(TableName="table", Key=cast("Any", control_key(name)))
         ledger.create_job(self.job)
         ledger.create_batch(self.seen)
