@@ -150,8 +150,8 @@ def check(
 # ── what the user sees ────────────────────────────────────────────────────────────────────────────
 
 
-def ask(workers_ai: str, text: str) -> tuple[list[float], str]:
-    """The vector of a text from the same local Workers AI, and the name of what computed it."""
+def ask(workers_ai: str, text: str) -> list[float]:
+    """The vector of a text, from the same local Workers AI."""
     request = urllib.request.Request(  # noqa: S310 - loopback
         f"{workers_ai}/accounts/{aws.LOCAL_ACCOUNT}/ai/run/{MODEL}",
         json.dumps({"requests": [{"text": text}]}).encode(),
@@ -159,7 +159,8 @@ def ask(workers_ai: str, text: str) -> tuple[list[float], str]:
     )
     with urllib.request.urlopen(request) as reply:  # noqa: S310 - loopback
         result = json.load(reply)["result"]
-    return result["responses"][0]["result"]["data"][0], result["answered_by"]
+    vector: list[float] = result["responses"][0]["result"]["data"][0]
+    return vector
 
 
 def nearest(
@@ -178,7 +179,7 @@ def nearest(
     return sorted(scored, reverse=True)[:count]
 
 
-def _tell(manifest: dict[str, Any], made_by: str) -> None:
+def _tell(manifest: dict[str, Any]) -> None:
     """Print the results, that they were checked, and how many calls they took."""
     print(
         "\nEvery record has its line, in order, none failed: checked against the file that went in."
@@ -191,7 +192,7 @@ def _tell(manifest: dict[str, Any], made_by: str) -> None:
         for line in islice(output, 3):
             print(f"  {line[:107]} ...")
     print(f"manifest.json: {manifest['state']}, counts {json.dumps(manifest['counts'])}")
-    print(f"What answered for {MODEL} here: {made_by}; tokens are estimates.")
+    print("Here no model answered: vectors are hashes of words, and tokens are estimates.")
     print(calls_of(manifest))
 
 
@@ -271,9 +272,9 @@ def run(query: str, transport: str = "") -> None:
     shutil.rmtree(RESULTS, ignore_errors=True)
     job.download(RESULTS)
     manifest, lines = check(workers_ai, wanted)
-    vector, made_by = ask(workers_ai, query)
+    vector = ask(workers_ai, query)
     print(f"Drop to manifest: {seconds:.1f} s.")
-    _tell(manifest, made_by)
+    _tell(manifest)
     _tell_nearest(query, nearest(vector, lines, 5), wanted)
 
 

@@ -64,6 +64,7 @@ def deploy(given: Mapping[str, str]) -> tuple[dict[str, Any], Stack, str]:
         DeployError: no stack is deployed.
         CalledProcessError: the SAM CLI failed and printed why.
     """
+    answers.named_parameters(given)  # A wrong one is told before AWS is called.
     file = answers.choose(given)
     saved = file.settings
     answers.refuse_gone(answers.parameters_of(saved), file.path.name)

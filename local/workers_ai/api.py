@@ -381,11 +381,9 @@ class WorkersAI:
         result: dict[str, Any] = {"status": word, "request_id": batch.shown_id(behaviour)}
         if behaviour.empty_array:
             result[behaviour.empty_array] = []
-        if behaviour.partial_items or any(fault.kind == "partial" for fault in batch.faults):
-            done, _ = completed(
-                batch, self._sent_requests(batch), behaviour, batch.faults, batch.answers, now
-            )
-            result = done | result
+        if any(fault.kind == "partial" for fault in batch.faults):
+            sent = self._sent_requests(batch)
+            result = completed(batch, sent, behaviour, batch.faults, batch.answers, now) | result
         return replies.success(
             {} if behaviour.pending_empty else result, behaviour, behaviour.pending_status
         )
@@ -422,11 +420,9 @@ class WorkersAI:
         self, batch: Batch, requests: list[Any], faults: tuple[Fault, ...], earlier: int
     ) -> Reply:
         behaviour = self._behaviour
-        result, answered_by = completed(batch, requests, behaviour, faults, earlier)
+        result = completed(batch, requests, behaviour, faults, earlier)
         said = {"success": False} if behaviour.answers_refused else {}
-        return replies.success(result, behaviour, **said).with_headers(
-            ("x-local-answered-by", answered_by)
-        )
+        return replies.success(result, behaviour, **said)
 
 
 def _end(reply: Reply) -> str:

@@ -99,7 +99,6 @@ class Behaviour:
     max_requests: int = _switch(
         0, "documented", "most requests in a batch; 0: no limit is documented"
     )
-    quoted_text: bool = _switch(False, "unknown", "the message for such a text quotes it")
     batch_messages: bool = _switch(
         True,
         "observed",
@@ -118,9 +117,6 @@ class Behaviour:
     pending_empty: bool = _switch(False, "observed", "a pending reply's `result` is `{}`")
     empty_array: Literal["", "responses", "results"] = _switch(
         "", "invented", "name of an empty array in the replies for a pending batch"
-    )
-    partial_items: bool = _switch(
-        False, "unknown", "while a batch runs, the items that are finished are beside `status`"
     )
     queued_word: str = _switch("queued", "documented", "status before the batch runs")
     running_word: str = _switch("running", "documented", "status while it runs")
@@ -170,9 +166,6 @@ class Behaviour:
         0.0,
         "observed",
         "share of the input tokens that `prompt_tokens_details.cached_tokens` reports",
-    )
-    answered_by: bool = _switch(
-        True, "invented", "`answered_by` beside the items: what really made the answers"
     )
     item_error: Literal["object", "message", "string", "errors", "text", "none"] = _switch(
         "object",

@@ -27,8 +27,8 @@ def completed(
     faults: tuple[Fault, ...] = (),
     earlier: int = 0,
     now: float = inf,
-) -> tuple[dict[str, Any], str]:
-    """The `result` of a finished batch, and what made the answers.
+) -> dict[str, Any]:
+    """The `result` of a finished batch.
 
     Args:
         batch: The batch.
@@ -39,7 +39,6 @@ def completed(
         now: When it is asked for; before it is finished, the result holds the items that are.
     """
     model = MODELS[batch.model]
-    embed = embedder(behaviour.embedder)
     good = [index for index in range(len(requests)) if index not in batch.failing]
     answers_of = dict(
         zip(
@@ -74,11 +73,7 @@ def completed(
             sum(one.completion_tokens for one in told),
         )
         result["usage"] = usage(prompt, completion, behaviour)
-    vectors = bool(model.dimension) or model.family == "reranker"
-    answered_by = embed.name if vectors else "deterministic-echo"
-    if behaviour.answered_by:
-        result["answered_by"] = answered_by
-    return result, answered_by
+    return result
 
 
 _SUCCESS = {"true": True, "text": "true", "one": 1, "null": None}
@@ -137,7 +132,7 @@ def answers(
     batch: Batch, requests: list[dict[str, Any]], behaviour: Behaviour, request: object
 ) -> bool:
     """Whether a batch's next complete answer has an item for each of its requests."""
-    result, _ = completed(batch, requests, behaviour, batch.faults, batch.answers)
+    result = completed(batch, requests, behaviour, batch.faults, batch.answers)
     places = {index for index, one in enumerate(requests) if one == request}
     items = [
         item for item in result.get("responses") or result.get("results") or [] if _is_settled(item)

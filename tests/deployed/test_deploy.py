@@ -102,7 +102,7 @@ def test_person_answers_questions_and_sees_job_end(environment, checkout):
         "This creates the stack",
         "a month while it is idle",
         "Lambda: this account",
-        "the token is valid",
+        "The token is valid",
     ):
         assert words in shown
     assert "its bad line is in retry.jsonl" in shown
@@ -190,7 +190,7 @@ def test_second_stack_and_one_code_for_role(environment, checkout, tmp_path):
     assert codes == ["000001"], asked
     assert sorted(path.name for path in checkout.glob("*.local.toml")) == [
         "samconfig.local.toml",
-        "samconfig.team-b.eu-west-1.local.toml",
+        "samconfig.team-b.local.toml",
     ]
 
 

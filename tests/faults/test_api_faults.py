@@ -242,7 +242,9 @@ CASES = {
         observed="polled twice more, then only they fail",
     ),
     "items beside running": Case(
-        switches={"partial_items": True, "latency": 900.0}, observed="pending until all are there"
+        faults=(Fault(kind="partial", times=0),),
+        switches={"latency": 900.0},
+        observed="pending until all are there",
     ),
     "items beside running for ever, 2 batches": Case(
         faults=tuple(

@@ -25,8 +25,6 @@ _SHORT_WORD = 3
 class Embedder(Protocol):
     """Turns texts into vectors and scores."""
 
-    name: str
-
     def rows(self, texts: list[str], dimension: int) -> list[bytes]:
         """One JSON array of numbers for each text."""
 
@@ -37,7 +35,6 @@ class Embedder(Protocol):
 class HashEmbedder:
     """Vectors without meaning, made in microseconds from a hash of the text."""
 
-    name = "hash"
     _bits = 256
 
     def __init__(self) -> None:
@@ -72,8 +69,6 @@ class WordEmbedder:
     Texts with the same words, or with words of the same stem, are near each other; synonyms are
     not.
     """
-
-    name = "hashes of words (no model)"
 
     def rows(self, texts: list[str], dimension: int) -> list[bytes]:
         """One JSON array of numbers for each text."""

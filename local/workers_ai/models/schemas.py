@@ -58,8 +58,7 @@ def problem(model: str, request: object, where: str, behaviour: Behaviour) -> st
         return f"{_BAD}'{where}/external_reference' is not allowed"
     for member in ("text", "prompt"):
         if isinstance(text := request.get(member), str) and REFUSED in text:
-            said = f": '{text}'" if behaviour.quoted_text else ""
-            return f"{_BAD}'{where}/{member}' cannot be processed{said}"
+            return f"{_BAD}'{where}/{member}' cannot be processed"
     forms = [one for one in _forms(model) if one[0].is_published or behaviour.batch_messages]
     fitting = [one for one in forms if one[0].required <= request.keys()]
     if len(fitting) != 1:
