@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -248,7 +249,7 @@ def _cost(manifest: dict[str, Any]) -> str:
 
 
 def _get_files(job: Job, folder: Path, **wanted: Any) -> Delivery:
-    """Do what `Job.download` does, with a bar for each file; print what was written."""
+    """Download a job's files; print what was written."""
     try:
         done = _deliver(job, folder, **wanted)
     except KeyboardInterrupt:
@@ -285,28 +286,19 @@ def _get_file(job: Job, target: Path, *, manifest: dict[str, Any], **wanted: Any
 
 
 def _deliver(job: Job, folder: Path, **wanted: Any) -> Delivery:
-    bar = _FilesBar()
-    try:
-        return deliver(job.resolved(), folder, bar.show, **wanted)
-    finally:
-        bar.close()
+    """Do what `Job.download` does, with a bar for each file."""
+    with ExitStack() as bars:
+        named, shown, bar = "", 0, bar_of("", 0, hidden=True)
 
+        def show(name: str, held: int, size: int) -> None:
+            nonlocal named, shown, bar
+            if name != named:
+                bars.close()
+                named, shown, bar = name, 0, bars.enter_context(bar_of(name, size))
+            bar.update(held - shown)
+            shown = held
 
-class _FilesBar:
-    def __init__(self) -> None:
-        self._name, self._held, self._bar = "", 0, bar_of("", 0, hidden=True)
-
-    def show(self, name: str, held: int, size: int) -> None:
-        if name != self._name:
-            self.close()
-            self._name, self._held, self._bar = name, 0, bar_of(name, size)
-            self._bar.__enter__()
-        self._bar.update(held - self._held)
-        self._held = held
-
-    def close(self) -> None:
-        if self._name:
-            self._bar.__exit__(None, None, None)
+        return deliver(job.resolved(), folder, show, **wanted)
 
 
 def _note_made(done: Delivery, of: str = "") -> None:

@@ -12,7 +12,7 @@ import time
 import click
 import pytest
 
-from dropbatch.cli import follow as bars
+from dropbatch.cli import follow as following
 from dropbatch.cli import main as cli
 from dropbatch.client import stack as objects
 from dropbatch.client import wait as waiting
@@ -74,7 +74,7 @@ def really_sleep(monkeypatch):
     )
 
 
-def show_slowly(_bar, _name, held, _size):
+def show_slowly(_name, held, _size):
     click.echo(f"downloading {held}")
     select.select([], [], [], 0.05)
 
@@ -114,10 +114,12 @@ def test_ctrl_c_before_job_says_it_goes_on(command, monkeypatch, tmp_path):
 def test_ctrl_c_in_get_leaves_what_next_get_resumes(command, monkeypatch, tmp_path):
     command.world.upload("july.jsonl", GOOD * 200, model=M2M)
     command.settle()
-    whole = command.world.lines()
+    whole, deliver = command.world.lines(), following.deliver
     with monkeypatch.context() as slow:
         slow.setattr(objects, "CHUNK_BYTES", 100)
-        slow.setattr(bars._FilesBar, "show", show_slowly)
+        slow.setattr(
+            following, "deliver", lambda job, to, _, **more: deliver(job, to, show_slowly, **more)
+        )
         code, shown = on_terminal(
             slow, "get", "july.jsonl", "-o", tmp_path, ctrl_c_after=b"downloading 300"
         )
