@@ -38,6 +38,7 @@ from dropbatch.core.options import (
 from dropbatch.core.plan import StackLimits, make_reader, plan_upload
 from dropbatch.core.read.form import read_beginning
 from shared import keys
+from shared.aws.object_store import in_order
 from shared.errors import ObjectNotFoundError, UnreadableItemError
 from shared.job_status import JSON_TYPE
 from shared.ledger import still_leased
@@ -47,6 +48,10 @@ from shared.services import Services
 
 RETRY_OF = "retry_of"
 """Metadata of a retry file: its job's id, or the percent-encoded key of its job's manifest."""
+
+
+MAX_HEADS = 4
+"""Folders in which `_options.json` is looked for at the same time."""
 
 
 class Retried(msgspec.Struct, frozen=True):
@@ -105,10 +110,10 @@ def _upload_of(services: Services, job_id: str) -> tuple[str, str | None] | None
 
 
 def _nearest_file(services: Services, upload_key: str) -> dict[str, Any]:
-    for key in options_keys(f"{names.INBOX}{names.upload_path(upload_key)}", names.INBOX):
-        if len(key.encode()) > names.MAX_KEY_BYTES:
-            continue
-        stored = services.store.head(key)
+    found = options_keys(f"{names.INBOX}{names.upload_path(upload_key)}", names.INBOX)
+    wanted = [key for key in found if len(key.encode()) <= names.MAX_KEY_BYTES]
+    heads = in_order(services.store.head, wanted, MAX_HEADS)
+    for key, stored in zip(wanted, heads, strict=True):
         if stored is None:
             continue
         if not 0 < stored.size <= MAX_OPTIONS_BYTES:
@@ -191,15 +196,16 @@ def limits_of(services: Services) -> StackLimits:
 
 
 def pin_plan(
-    services: Services, job: Job, stored: Iterator[bytes], check: Callable[[], None]
-) -> Job:
-    """The job with its plan pinned, whose upload can be read and fits its options.
+    services: Services,
+    job: Job,
+    options: Options,
+    stored: Iterator[bytes],
+    check: Callable[[], None],
+) -> tuple[Job, Options]:
+    """The job with its plan pinned, whose upload can be read and fits its options; and these.
 
     `check` is called while an archive is unpacked, and may raise.
     """
-    if job.plan.form:
-        return job
-    options = pinned_options(services, job)
     beginning = read_beginning(stored, check)
     planned = plan_upload(
         job.plan,
@@ -219,7 +225,8 @@ def pin_plan(
         keep_options(services, job, planned.options)
     with_plan = replace(job, plan=planned.plan)
     put_job_record(services, with_plan)
-    return still_leased(services.ledger.pin_plan(with_plan), job.job_id)
+    job = still_leased(services.ledger.pin_plan(with_plan), job.job_id)
+    return job, planned.options
 
 
 def put_job_record(services: Services, job: Job) -> None:
@@ -234,9 +241,12 @@ def put_job_record(services: Services, job: Job) -> None:
     services.store.put_if_absent(names.job_record(job.job_id), body, kind=JSON_TYPE)
 
 
-def reader_for(services: Services, job: Job) -> Reader | None:
-    """What converts the records of a job with a pinned plan; None if they are sent as written."""
+def reader_for(services: Services, job: Job, options: Options | None) -> Reader | None:
+    """What converts the records of a job with a pinned plan; None if they are sent as written.
+
+    The options are read if they are not known.
+    """
     if not job.plan.converts:
         return None
     header = services.store.get(keys.header(job.job_id)) if job.plan.is_table else b""
-    return make_reader(job.plan, pinned_options(services, job), header)
+    return make_reader(job.plan, options or pinned_options(services, job), header)

@@ -10,20 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import Reader
 from dropbatch.core.names import JobState
-from dropbatch.core.plan import Checkpoint, SplitPlan, check_model, check_path
+from dropbatch.core.options import Options
+from dropbatch.core.plan import Checkpoint, check_model, check_path
 from dropbatch.core.read import cut
 from dropbatch.core.read.cut import RANGE_BYTES, Cut, gap_error, read_batches
 from dropbatch.core.read.unpack import decompress
 from functions.submit.objects import load_for
-from functions.submit.options import pin_plan, reader_for
+from functions.submit.options import pin_plan, pinned_options, reader_for
 from functions.submit.upload import TURN_LEASE_SECONDS, wait_or_fail
 from shared.aws.object_store import ObjectStore
-from shared.errors import LeaseLostError, StorageError, UploadDeniedError
+from shared.errors import LeaseLostError, RefusedError, StorageError, UploadDeniedError
 from shared.models import Job, Upload
 from shared.observability import logger, report_stuck
 from shared.pacing.waits import show_denied
@@ -40,6 +42,10 @@ SKIP_RESERVE_SECONDS = 45.0
 """Must be left when an archive has been skipped to where the last turn ended, to make progress."""
 SKIP_TRIES = 3
 """Turns in a row without that time, after which the archive counts as too large."""
+
+
+Stored = Callable[[int, Executor | None], Iterator[bytes]]
+"""What reads the stored bytes of an upload from an offset on, perhaps ahead in a thread."""
 
 
 class TurnOverError(Exception):
@@ -59,6 +65,9 @@ class Turn:
     bytes_without_batch: int = 0  # unpacked, since then
     bytes_read: int = 0  # stored
     finished: bool = False
+    options: Options | None = None  # if they are known
+    is_new: bool = False  # whether this invocation created the job
+    whole: bytes | None = None  # a small upload, once it is read
 
     @property
     def services(self) -> Services:
@@ -68,14 +77,18 @@ class Turn:
     def plan(self) -> None:
         """Pin the job's plan."""
         check_path(self.job.upload.key)
-        stored = read_stored(self.services.store, self.job.upload)
-        self.job = pin_plan(
-            self.services, self.job, stored, lambda: self._check_time(DETECT_RESERVE_SECONDS)
-        )
+        if self.job.plan.form:
+            return
+        options = self.options or pinned_options(self.services, self.job)
+
+        def check() -> None:
+            self._check_time(DETECT_RESERVE_SECONDS)
+
+        self.job, self.options = pin_plan(self.services, self.job, options, self.stored(), check)
 
     def begin(self, place: Checkpoint) -> None:
         """Begin to read at a place; the turn's time runs from now on."""
-        self.reader = reader_for(self.services, self.job)
+        self.reader = reader_for(self.services, self.job, self.options)
         longest = TURN_SECONDS if self.job.plan.packing == "plain" else math.inf
         self.ends = self.services.now() + min(
             longest, self.invocation.seconds_left - STAGE_RESERVE_SECONDS
@@ -84,12 +97,22 @@ class Turn:
 
     def read(self, place: Checkpoint, number: int, thread: Executor | None = None) -> Iterator[Cut]:
         """The upload's cuts from a place on, up to the turn's end; at least one."""
-        job, store = self.job, self.services.store
-        blocks = self.blocks(
-            read_decompressed(store, job.upload, job.plan, place.offset, self, thread)
-        )
+        job = self.job
+        unpacked = read_decompressed(self.stored, job.plan.packing, place.offset, self, thread)
+        blocks = self.blocks(unpacked)
         load = load_for(self.services, job.upload)
         return self.cuts(read_batches(job.plan, place, number, blocks, self.reader, load))
+
+    def stored(self, start: int = 0, thread: Executor | None = None) -> Iterator[bytes]:
+        """The stored bytes from an offset on; those of a small upload are read once."""
+        store, upload = self.services.store, self.job.upload
+        if upload.size > RANGE_BYTES:
+            yield from read_stored(store, upload, start, thread)
+            return
+        if self.whole is None:
+            self.whole = b"".join(read_stored(store, upload))
+        if start < upload.size:
+            yield self.whole[start:] if start else self.whole
 
     def blocks(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """The blocks, as long as batches end in them now and then."""
@@ -142,9 +165,17 @@ class Turn:
 # ── leases ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def take_turn(invocation: Invocation, job: Job, read: Callable[[Turn], None]) -> None:
-    """Have the upload of a leased job read for one turn, from where the last one ended."""
-    turn = Turn(invocation, job)
+def take_turn(
+    invocation: Invocation,
+    job: Job,
+    read: Callable[[Turn], None],
+    options: Options | None = None,
+) -> None:
+    """Have the upload of a leased job read for one turn, from where the last one ended.
+
+    `options`: if the job was created just now.
+    """
+    turn = Turn(invocation, job, options=options, is_new=options is not None)
     try:
         try:
             read(turn)
@@ -181,6 +212,25 @@ def _give_back_lease(services: Services, job: Job) -> None:
     # Later the lease is kept: messages that come again must not use up its tries.
     if job.claims < CLAIMS_BEFORE_ALARM:
         services.ledger.retry_job(job, services.now() + retry_seconds(job.claims), job.claims)
+
+
+@contextmanager
+def count_failures(services: Services, job_id: str, number: str = "") -> Iterator[None]:
+    """Count an error before an item was claimed as a claim: its message would fail forever."""
+    try:
+        yield
+    except Exception as error:
+        with suppress(StorageError):
+            if isinstance(error, RefusedError) and (job := services.ledger.job(job_id)):
+                show_denied(services, replace(job, lease_until=0.0), error)
+        now = services.now()
+        if found := services.ledger.unclaimed(job_id, number, now):
+            due, claims = found
+            again_at = now + retry_seconds(claims)
+            if services.ledger.set_aside(due, claims + 1, again_at):
+                services.left.look(again_at, job_id, number)
+            report_stuck(claims + 1, job_id, number)
+        raise
 
 
 # ── bytes ─────────────────────────────────────────────────────────────────────────────────────────
@@ -220,16 +270,11 @@ def read_stored(
 
 
 def read_decompressed(
-    store: ObjectStore,
-    upload: Upload,
-    plan: SplitPlan,
-    start: int,
-    watch: Turn,
-    thread: Executor | None = None,
+    stored: Stored, packing: str, start: int, watch: Turn, thread: Executor | None = None
 ) -> Iterator[bytes]:
     """The unpacked bytes from an offset on; in an archive, all before is read and skipped."""
-    if plan.packing == "plain":
-        for block in _watched(read_stored(store, upload, start, thread), start, watch):
+    if packing == "plain":
+        for block in _watched(stored(start, thread), start, watch):
             watch.check(skipping=False)
             yield block
         return
@@ -238,8 +283,7 @@ def read_decompressed(
     def check_piece() -> None:
         watch.check(skipping=ahead > 0)
 
-    stored = _watched(read_stored(store, upload, thread=thread), 0, watch)
-    for block in decompress(plan.packing, stored, check_piece):
+    for block in decompress(packing, _watched(stored(0, thread), 0, watch), check_piece):
         if ahead >= len(block):
             ahead -= len(block)
             continue

@@ -15,9 +15,9 @@ it is still the same object.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 from dropbatch.core.errors import UploadRefused
@@ -26,7 +26,8 @@ from dropbatch.core.plan import Checkpoint
 from dropbatch.core.prices import estimate
 from dropbatch.core.read.cut import Cut
 from functions.submit.options import put_job_record
-from functions.submit.read import Turn
+from functions.submit.read import Turn, count_failures
+from functions.submit.submit import submit_known
 from shared import keys
 from shared.aws.object_store import ObjectStore
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage, VisitMessage
@@ -51,6 +52,8 @@ MAX_AHEAD, MAX_BYTES_AHEAD = 16, 20_000_000
 """Most objects whose items are not created yet, and their bytes: two of the largest batches."""
 FIRST_BATCHES = 50
 """Batches at a job's beginning that are sent by message, or end at once if they are never sent."""
+FIRST_VISIT_SECONDS = 10.0
+"""Until a job that was read is visited to show how far it is; an answer brings a visit before."""
 SWEPT_SECONDS = 3_600.0
 """Until a batch that is never submitted is due, if no sweep ended it before."""
 UNREAD = ErrorDetail(
@@ -80,7 +83,23 @@ def split(turn: Turn) -> None:
     except UploadRefused as fault:
         logger.warning("upload failed", job_id=job.job_id, code=fault.code)
         error = ErrorDetail(fault.code, fault.message)
-    _end(services, turn.job, staged, error)
+    if staged.only is None or error is not None:
+        _end(services, turn.job, staged, error)
+        return
+    # The POST takes a second, in which the job's reading ends.
+    with ThreadPoolExecutor(1) as thread:
+        ending = thread.submit(_end, services, turn.job, staged, None)
+        try:
+            _submit(turn, *staged.only)
+        finally:
+            ending.result()
+
+
+def _submit(turn: Turn, batch: Batch, body: bytes) -> None:
+    """Submit a new job's only batch here: a message would need a second process."""
+    # If AWS fails, the batch is due again.
+    with suppress(StorageError), count_failures(turn.services, batch.job_id, batch.number):
+        submit_known(turn.invocation, turn.job, batch, batch.due_at, body)
 
 
 def _end(services: Services, job: Job, staged: Staged, error: ErrorDetail | None) -> None:
@@ -94,7 +113,10 @@ def _end(services: Services, job: Job, staged: Staged, error: ErrorDetail | None
         _write_status(services, replace(job, state=JobState.IN_PROGRESS, total=staged.place.record))
     total, now = staged.place.record, services.now()
     read = {"to_end": staged.is_read, "has_endings": staged.has_endings}
-    if services.ledger.end_split(job, total, error, now, **read) is None:
+    due, work = now, DueKind.JOB
+    if staged.is_sent and not (staged.has_endings or error or job.cancelled):
+        due, work = now + FIRST_VISIT_SECONDS, DueKind.ROUTINE
+    if services.ledger.end_split(job, total, error, due, work, **read) is None:
         return
     logger.info("upload read to its end", job_id=job.job_id, records=total)
     # Its batches' answers, or the message below, bring the first visit.
@@ -126,17 +148,26 @@ class Staged:
     is_read: bool = False
     is_sent: bool = False  # whether any batch is to be submitted
     has_endings: bool = False  # whether a sweep ends batches that are not
+    only: tuple[Batch, bytes] | None = None  # a new job's only batch and its body, not sent yet
 
 
 def _stage(turn: Turn) -> Staged:
-    staging = _Staging.after(turn, turn.services.ledger.last_batch(turn.job.job_id))
+    last = None if turn.is_new else turn.services.ledger.last_batch(turn.job.job_id)
+    staging = _Staging.after(turn, last)
     with ExitStack() as stack:
         puts, reads = ThreadPoolExecutor(MAX_PUTS), ThreadPoolExecutor(1)
         for pool in (puts, reads):
             stack.callback(pool.shutdown, cancel_futures=True)
-        while (staged := staging.stage(puts, reads)) is None:
-            pass  # what is stored counts: the rest is cut from its end
-        return staged
+        try:
+            while (staged := staging.stage(puts, reads)) is None:
+                pass  # what is stored counts: the rest is cut from its end
+        except Exception:
+            staging.send_held()
+            raise
+    if staged.is_read and staging.number == 1:
+        return replace(staged, only=staging.held)
+    staging.send_held()
+    return staged
 
 
 @dataclass(slots=True)
@@ -149,6 +180,7 @@ class _Staging:
     place: Checkpoint
     status_at: float
     renewed_at: float = 0.0
+    held: tuple[Batch, bytes] | None = None  # a new job's first batch, until there is a second
 
     @classmethod
     def after(cls, turn: Turn, last: Batch | None) -> _Staging:
@@ -169,7 +201,7 @@ class _Staging:
                 self._renew_lease()
                 if turn.job.cancelled or turn.job.error:
                     return Staged(self.place)
-            known = create_batch(services, turn.job, candidate, self.before)
+            known = create_batch(services, turn.job, candidate, self.before, self._send)
             self.place = _end_of(known)
             self.number += 1
             self.before.add(known)
@@ -177,6 +209,20 @@ class _Staging:
                 return None
         has_endings = self.before.has_endings(self.number)
         return Staged(self.place, turn.finished, self.before.ordinal > 0, has_endings)
+
+    def _send(self, batch: Batch, body: bytes) -> None:
+        """Have a batch submitted; a new job's first one waits for whether it is the only one."""
+        self.send_held()
+        self.held = batch, body
+        if self.number or not self.turn.is_new:
+            self.send_held()
+
+    def send_held(self) -> None:
+        """Have the batch that is held submitted by a message."""
+        if self.held:
+            batch, self.held = self.held[0], None
+            message = SubmitMessage(batch.job_id, batch.number, batch.due_at or 0.0)
+            self.turn.services.queues.send(message)
 
     def _renew_lease(self) -> None:
         turn, now = self.turn, self.turn.services.now()
@@ -299,11 +345,18 @@ def batches_before(services: Services, last: Batch | None) -> Before:
     return before
 
 
-def create_batch(services: Services, job: Job, candidate: StagedAhead, before: Before) -> Batch:
+def create_batch(
+    services: Services,
+    job: Job,
+    candidate: StagedAhead,
+    before: Before,
+    send: Callable[[Batch, bytes], None],
+) -> Batch:
     """Create a batch whose object exists; return it as it is in the ledger.
 
-    A message has it submitted, if its time has come and there is a call for it. Otherwise it is due
-    then: batches follow at the rate of calls, so that jobs take turns.
+    It is sent with its body, which is empty if another run has put that, if its time has come and
+    there is a call for it. Otherwise it is due then: batches follow at the rate of calls, so that
+    jobs take turns.
     """
     name, staged, now = f"{candidate.number:08d}", settle(services.store, candidate), services.now()
     ending = job.ending(now) if staged.sendable else NOTHING_TO_SEND
@@ -342,7 +395,8 @@ def create_batch(services: Services, job: Job, candidate: StagedAhead, before: B
     count("BatchesCut")
     count("RecordsIn", batch.records.requests)
     if is_sent:
-        services.queues.send(SubmitMessage(job.job_id, name, batch.due_at or 0.0))
+        is_ours = not candidate.found.result()[1]
+        send(batch, candidate.body[: batch.records.body_size] if is_ours else b"")
     return batch
 
 

@@ -41,8 +41,18 @@ from shared.models import (
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing import cost
 from shared.pacing.breaker import LIFT_LOOK_SECONDS, LIFTED, Pause, PauseReason, Permit
-from shared.pacing.waits import clear_failing, is_of_account, note_failing, wait_for_account
-from shared.retry import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE, soon_after, submit_back_off
+from shared.pacing.waits import (
+    clear_failing,
+    is_of_account,
+    note_failing,
+    wait_for_account,
+)
+from shared.retry import (
+    MAX_CLAIMS,
+    MAX_SECONDS_TO_ACCEPTANCE,
+    soon_after,
+    submit_back_off,
+)
 from shared.services import Invocation, Services
 from shared.staged_batch import without_references
 from shared.workers_ai.error_codes import (
@@ -92,13 +102,26 @@ def submit_batch(
     invocation: Invocation, job_id: str, number: str, due_at: float | None = None
 ) -> None:
     """Advance one batch that was due then: submit it, or settle what an earlier run left."""
-    services, now = invocation.services, invocation.services.now()
-    batch, job = services.ledger.batch(job_id, number), services.ledger.job(job_id)
+    ledger = invocation.services.ledger
+    batch, job = ledger.batch(job_id, number), ledger.job(job_id)
     if batch is None or job is None:
         logger.warning("message for an unknown batch", job_id=job_id, number=number)
         return
-    if batch.state is BatchState.SUBMITTING and now >= batch.fence:
-        batch = _Submit(invocation, job, batch).recover()
+    submit_known(invocation, job, batch, due_at)
+
+
+def submit_known(
+    invocation: Invocation,
+    job: Job,
+    known: Batch,
+    due_at: float | None = None,
+    body: bytes = b"",
+) -> None:
+    """The same for a batch as it was just read or written, with its body if that is at hand."""
+    services, now = invocation.services, invocation.services.now()
+    batch: Batch | None = known
+    if known.state is BatchState.SUBMITTING and now >= known.fence:
+        batch = _Submit(invocation, job, known).recover()
     if batch is None or batch.state is not BatchState.READY or batch.ending or batch.isolating:
         return
     if due_at is not None and batch.due_at not in {None, due_at} and batch.due_at > now:
@@ -112,7 +135,7 @@ def submit_batch(
     elif not cost.allows_batch(job, batch):
         _wait(services, batch, Wait(cost.look_at(batch, now), cost.CODE))
     elif invocation.seconds_left > POST_SECONDS + SETTLE_SECONDS:
-        _submit_if_permitted(invocation, job, batch)
+        _submit_if_permitted(invocation, job, batch, body)
 
 
 def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
@@ -125,7 +148,7 @@ def _reason_to_end(job: Job, batch: Batch, now: float) -> ErrorDetail | None:
     return NOT_ACCEPTED if is_late and not job.is_held else None
 
 
-def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None:
+def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch, body: bytes) -> None:
     services, first = invocation.services, batch.work is DueKind.FIRST
     subscribe(services, job.plan.model)  # Before the permit: this may take seconds.
     now = services.now()
@@ -141,7 +164,8 @@ def _submit_if_permitted(invocation: Invocation, job: Job, batch: Batch) -> None
     first_poll = services.times.first_poll(job.plan.model, batch.number, now)
     if job.deadline_at is not None:  # Its last poll is not later than it has to be.
         first_poll = min(first_poll, max(job.deadline_at - now, 0.0))
-    body = services.store.get(keys.staged(job.job_id, batch.number), 0, batch.records.body_size)
+    key = keys.staged(job.job_id, batch.number)
+    body = body or services.store.get(key, 0, batch.records.body_size)
     if job.without_references:
         body = without_references(body)
     if not invocation.allows(POST_SECONDS + SETTLE_SECONDS):

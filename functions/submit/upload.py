@@ -9,7 +9,7 @@ shows it, and the event's message is delivered again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,6 +19,7 @@ from dropbatch.core.names import JobState
 from dropbatch.core.options import Options
 from dropbatch.core.plan import first_plan, with_default_model
 from dropbatch.core.prices import to_billionths
+from dropbatch.core.read.cut import RANGE_BYTES
 from functions.submit.options import find_retried, limits_of, pin_options, resolve_options
 from shared.aws.object_events import ObjectCreated
 from shared.errors import ObjectNotFoundError, RefusedError, StorageError, UploadDeniedError
@@ -33,7 +34,8 @@ from shared.settings import Settings
 
 MAX_EVENT_AGE_SECONDS = 60 * 86_400
 """Above it an event is refused: its job's item and manifest may be deleted, it would run again."""
-
+NEW_SECONDS = 3_600.0
+"""Age of an object up to which a job that is over still has its item, whatever became of others."""
 TURN_LEASE_SECONDS = 150.0
 MAX_DENIED_SECONDS = 86_400.0
 """Seconds for which an upload is tried that S3 does not hand out."""
@@ -41,8 +43,15 @@ FIRST_DELIVERY_SECONDS = 45.0
 """An event's age up to which no delivery has failed because the upload was denied."""
 
 
-def create_job(services: Services, event: ObjectCreated) -> Job | None:
-    """Create the job of an upload, leased by its creator; None if it has one, or gets none."""
+class Created(NamedTuple):
+    """A new job, leased by its creator, and its pinned options."""
+
+    job: Job
+    options: Options
+
+
+def create_job(services: Services, event: ObjectCreated) -> Created | None:
+    """Create the job of an upload; None if it has one, or gets none."""
     now = services.now()
     key = _upload_key(services.settings, event)
     if key is None:
@@ -68,14 +77,16 @@ def create_job(services: Services, event: ObjectCreated) -> Job | None:
         )
         known = services.ledger.job(job_id)
         if known is None:
-            if services.store.head(names.result(upload.key, job_id, "manifest.json")):
+            is_new = now - stored.modified.timestamp() < NEW_SECONDS
+            manifest = names.result(upload.key, job_id, "manifest.json")
+            if not is_new and services.store.head(manifest):
                 logger.info("job is over", job_id=job_id)
                 end_notice(services, event, key, job_id)
                 return None
-            job = _new_job(services, job_id, upload, stored.metadata, now)
-            if _create(services, job):
+            created = _new_job(services, job_id, upload, stored.metadata, now)
+            if _create(services, created.job):
                 end_notice(services, event, key, job_id)
-                return job
+                return created
             known = services.ledger.job(job_id)
         if known and known.upload == upload:
             end_notice(services, event, key, job_id)
@@ -108,17 +119,17 @@ def _create(services: Services, job: Job) -> bool:
 
 
 def _created(services: Services, job: Job) -> None:
-    body = encode_status(build_status(job, None, (0, 0)), job.created_at)
-    services.store.put_if_absent(
-        names.result(job.upload.key, job.job_id, "status.json"), body, kind=JSON_TYPE
-    )
+    if job.upload.size > RANGE_BYTES:  # A small one is read in a moment, and shown then.
+        body = encode_status(build_status(job, None, (0, 0)), job.created_at)
+        key = names.result(job.upload.key, job.job_id, "status.json")
+        services.store.put_if_absent(key, body, kind=JSON_TYPE)
     count("Uploads")
     logger.info("job created", job_id=job.job_id, size=job.upload.size, model=job.plan.model)
 
 
 def _new_job(
     services: Services, job_id: str, upload: Upload, metadata: Mapping[str, str], now: float
-) -> Job:
+) -> Created:
     error: ErrorDetail | None = None
     options = Options()
     by_default = True
@@ -139,7 +150,7 @@ def _new_job(
         by_default = options.model is None
         options = pin_options(services, upload.key, job_id, with_default_model(options, limits))
     until, hours = now + TURN_LEASE_SECONDS, options.deadline_hours
-    return Job(
+    job = Job(
         job_id=job_id,
         state=JobState.SPLITTING,
         upload=upload,
@@ -156,6 +167,7 @@ def _new_job(
         tags=options.tags or {},
         retry_of=retried.manifest if retried else "",
     )
+    return Created(job, options)
 
 
 # ── denied ────────────────────────────────────────────────────────────────────────────────────────

@@ -99,6 +99,7 @@ class Jobs(Table):
         total: int,
         error: ErrorDetail | None,
         due_at: float,
+        work: DueKind = DueKind.JOB,
         *,
         to_end: bool = True,
         has_endings: bool = False,
@@ -110,7 +111,7 @@ class Jobs(Table):
             "reading": replace(job.reading, to_end=to_end, has_endings=has_endings),
             "lease_until": 0.0,
             "due_at": due_at,
-            "work": DueKind.JOB,
+            "work": work,
             "claims": 0,
         }
         if error and not job.error:

@@ -144,11 +144,11 @@ def test_what_was_staged_counts_if_pictures_change_between_a_death_and_the_next_
     """The function dies between a staged object and its item; then every picture is larger."""
     real = functions.submit.stage.create_batch
 
-    def dies_at_third(services, job, candidate, before):
+    def dies_at_third(services, job, candidate, *rest):
         if candidate.number == 2 and not died:
             died.append(True)
             raise DiedError
-        return real(services, job, candidate, before)
+        return real(services, job, candidate, *rest)
 
     died: list[bool] = []
     monkeypatch.setattr(functions.submit.stage, "create_batch", dies_at_third)

@@ -49,7 +49,7 @@ def test_world_is_forgotten_when_it_is_over():
         run(OF_NAME["one batch"], Schedule())
         with simulated(1) as world:
             drop(world, "a.jsonl", 2)
-            world.run(1.5)
+            world.run(0.8)
             assert any(one.running for one in world.functions.values())
         del world
         gc.collect()

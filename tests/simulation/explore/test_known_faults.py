@@ -39,7 +39,7 @@ def test_failure_after_the_write_that_counts_adds_no_claim(monkeypatch):
 
     monkeypatch.setattr(DueItems, "unclaimed", unguarded)
 
-    plan = draw(13)
+    plan = draw(6)
     plan = replace(plan, awkward=replace(plan.awkward, throttled=0.06, death=0.0))
     assert "a failure is counted for what waits only" in laws_broken(run(plan).violations)
 

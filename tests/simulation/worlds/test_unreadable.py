@@ -15,7 +15,7 @@ from tests.simulation.worlds.unreadable import KINDS, Spoil, kind_of
 from tests.simulation.worlds.users import MODELS
 
 PLAN = Plan(
-    5,
+    3,
     latency=20.0,
     settings=(("MAX_REQUESTS_PER_BATCH", 2),),
     faults=(

@@ -4,6 +4,7 @@ Its first bytes tell packing and form.
 """
 
 import gzip
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.options import path_options
-from dropbatch.core.plan import SplitPlan
 from dropbatch.core.read import form
 from dropbatch.core.read.form import detect_form, read_beginning
 from dropbatch.core.read.unpack import zstd_module
@@ -51,10 +51,6 @@ def upload_of(store):
     return Upload("bucket", "inbox/a", "v1", "etag", len(store.content))
 
 
-def plan_of(packing):
-    return SplitPlan("@cf/a/b", 10, 1_000, "account", "jsonl", packing)
-
-
 UNCHECKED = SimpleNamespace(check=lambda *, skipping: None)
 """There is always time."""
 
@@ -69,7 +65,11 @@ UNCHECKED = SimpleNamespace(check=lambda *, skipping: None)
 def test_reading_resumes_at_any_offset(packing, start):
     store = Stored(PACK[packing](TEXT))
     assert (
-        b"".join(read_decompressed(store, upload_of(store), plan_of(packing), start, UNCHECKED))
+        b"".join(
+            read_decompressed(
+                partial(read_stored, store, upload_of(store)), packing, start, UNCHECKED
+            )
+        )
         == TEXT[start:]
     )
 
@@ -85,7 +85,7 @@ def test_time_is_checked_while_unpacking(packing):
     store, checks = Stored(content), []
 
     watch = SimpleNamespace(check=lambda *, skipping: checks.append(skipping))
-    list(read_decompressed(store, upload_of(store), plan_of(packing), 1_500, watch))
+    list(read_decompressed(partial(read_stored, store, upload_of(store)), packing, 1_500, watch))
 
     assert checks.count(True) > 50
     assert False in checks
@@ -93,13 +93,15 @@ def test_time_is_checked_while_unpacking(packing):
 
 def test_of_plain_upload_nothing_before_place_is_read():
     store = Stored(TEXT)
-    list(read_decompressed(store, upload_of(store), plan_of("plain"), 5_000, UNCHECKED))
+    list(
+        read_decompressed(partial(read_stored, store, upload_of(store)), "plain", 5_000, UNCHECKED)
+    )
     assert min(start for start, _ in store.asked) == 5_000
 
 
 def test_no_range_goes_beyond_upload_or_is_read_twice():
     store = Stored(TEXT)
-    list(read_decompressed(store, upload_of(store), plan_of("plain"), 0, UNCHECKED))
+    list(read_decompressed(partial(read_stored, store, upload_of(store)), "plain", 0, UNCHECKED))
     assert sum(length for _, length in store.asked) == len(TEXT)
     assert max(length for _, length in store.asked) == RANGE
 
