@@ -156,6 +156,15 @@ def test_jobs_complete_as_without_events(seen, name):
     seen.judge()
 
 
+def test_answer_that_waited_for_its_event_teaches_no_time(seen):
+    seen.job(1)
+    seen.job(1)
+    known = seen.items("RATE#TIMES")
+    FAULTS["each event is lost"](seen.world)
+    assert seen.job(1) > 60
+    assert seen.items("RATE#TIMES") == known
+
+
 def used_again_after(seen, seconds):
     """Whether events are read again at most so many seconds after now."""
     began = seen.world.kernel.now

@@ -145,23 +145,6 @@ def test_that_items_are_read_once_changes_nothing(monkeypatch):
     assert run(plan).trace == trace
 
 
-def test_plan_is_printed_as_it_would_be_written():
-    faults = (Fault(kind="971", retry_after=30),)
-    plan = Plan(
-        3,
-        Awkward(death=0.02),
-        faults=faults,
-        acts=(Drop(5.0, "a.jsonl", 1), Command(6.0, "", "pause")),
-    )
-
-    assert list(plan.lines())[1:] == [
-        "AWS: death 0.02",
-        "API: Fault(kind='971', retry_after=30)",
-        "    5.0 s  Drop(name='a.jsonl', size=1)",
-        "    6.0 s  Command(name='', word='pause')",
-    ]
-
-
 def size_of(plan):
     """Its acts and the records of its files."""
     return len(plan.acts) + sum(act.size for act in plan.acts if isinstance(act, Drop))
