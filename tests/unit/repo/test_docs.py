@@ -232,29 +232,26 @@ def test_shown_costs_are_those_counted():
     assert f"each of the {len(fed)} queues" in counted
 
 
-FIGURES = {
-    "bench/README.md": ("dropbatch/core/read", "functions", "shared/workers_ai"),
-    "bench/cost.md": ("functions", "shared", "template.yaml"),
-    "bench/events.md": ("functions/poll", "shared/events", "shared/pacing"),
-    "docs/reliability.md": ("functions", "shared", "dropbatch/core"),
-}
-"""Pages with figures that a command wrote, and the code that they judge."""
+WRITTEN = [page for page in PAGES if "Written by `" in page.read_text("utf-8")]
+"""Pages with figures that a command wrote."""
+JUDGED = {"README.md": ("dropbatch/core/read", "functions", "shared/workers_ai")}
+"""What a page in `bench` judges, if that is not the functions as a whole."""
 MOST_COMMITS = 150
 """Changes of what a page judges after which it says nothing: the nightly run writes it sooner."""
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_figures_are_of_this_code(name):
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_figures_are_of_this_code(page):
     """By the time, not the commit: a rebase gives that another name."""
-    (stamp,) = re.findall(
-        r"Written by `[^`]+` at [0-9a-f]+, (\S+ \S+) UTC; do not edit", (ROOT / name).read_text()
-    )
-    count = ("git", "rev-list", "--count", f"--since={stamp} +0000", "HEAD", "--", *FIGURES[name])
+    stamped = r"Written by `[^`]+` at [0-9a-f]+, (\S+ \S+) UTC; do not edit"
+    (stamp,) = re.findall(stamped, page.read_text("utf-8"))
+    judged = JUDGED.get(page.name, ("functions", "shared", "template.yaml"))
+    count = ("git", "rev-list", "--count", f"--since={stamp} +0000", "HEAD", "--", *judged)
     done = subprocess.run(count, cwd=ROOT, capture_output=True, text=True, check=False)
 
     if done.returncode:
         pytest.skip("This copy has no history.")
-    assert int(done.stdout) <= MOST_COMMITS, f"{name} is of {stamp}: write it again"
+    assert int(done.stdout) <= MOST_COMMITS, f"{page.name} is of {stamp}: write it again"
 
 
 def test_page_of_options_has_those_of_code():
