@@ -146,3 +146,18 @@ def test_removing_change_is_not_recognized(table, dynamodb):
     holds(dynamodb, ITEM)
 
     assert table.update(KEY, {"claims": 2}, {"error": None}, Turn) is None
+
+
+def test_new_item_is_told(dynamodb):
+    told = []
+    dynamodb.add_response("put_item", {})
+
+    Table(dynamodb.client, "table", lambda *given: told.append(given)).create(ITEM)
+
+    assert told == [(ITEM, ITEM)]
+
+
+def test_item_that_existed_is_not_its_own(table, dynamodb):
+    fails_its_condition(dynamodb, "put_item", tries=1)
+
+    assert not table.create(ITEM)

@@ -4,6 +4,7 @@ S3 itself is botocore's stub, which refuses a call it did not expect.
 """
 
 import io
+from contextlib import ExitStack
 
 import pytest
 from botocore.response import StreamingBody
@@ -159,3 +160,23 @@ def test_copy_is_made_by_client_that_waits_longer(s3):
     )
 
     store.upload_part_copy(KEY, "upload", 1, "staging/a")
+
+
+def test_to_spool_what_is_not_there_fails(store, s3):
+    refuse(s3, "head_object", "404", 2)
+
+    with ExitStack() as kept, pytest.raises(ObjectNotFoundError, match=f"{KEY} does not exist"):
+        store.spool(KEY, kept)
+    with pytest.raises(ObjectNotFoundError, match=f"{KEY} does not exist"):
+        store.existing(KEY)
+
+
+@pytest.mark.parametrize(
+    ("version", "asked"), [("v1", {"VersionId": "v1"}), ("null", {}), ("", {})]
+)
+def test_version_is_requested_if_bucket_has_versions(store, s3, version, asked):
+    s3.add_client_error(
+        "head_object", "404", expected_params={"Bucket": "bucket", "Key": KEY, **asked}
+    )
+
+    assert store.head(KEY, version) is None
