@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pytest
@@ -12,6 +13,7 @@ from dropbatch.client.download import EXPORTS
 from dropbatch.core import names
 from local.workers_ai import Fault
 from tests.support.journeys.controlled_jobs import minutes
+from tests.support.journeys.world import REAL_SUBMIT
 from tests.support.translations import M2M
 
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -32,6 +34,17 @@ def test_dicts_are_submitted(command, client, source):
     assert job.path.startswith("reviews/")
     assert job.path.endswith(".jsonl")
     assert job.manifest()["counts"]["succeeded"] == 3
+
+
+def test_client_works_in_threads(command, client, monkeypatch):
+    with monkeypatch.context() as real, ThreadPoolExecutor(4) as threads:
+        real.setattr(ThreadPoolExecutor, "submit", REAL_SUBMIT)
+        records = [[GOOD] * number for number in range(1, 7)]
+        jobs = list(threads.map(lambda given: client.submit(given, model=M2M), records))
+    command.settle()
+
+    assert [len(list(job.results())) for job in jobs] == [1, 2, 3, 4, 5, 6]
+    assert len({job.id for job in jobs}) == 6
 
 
 def test_job_is_paused_before_it_exists(command, client, api):

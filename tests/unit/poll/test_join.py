@@ -367,3 +367,21 @@ def test_id_that_is_no_number_names_no_record(opaque):
     items = [{"id": opaque, "external_reference": "b"}, {"id": opaque, "index": 0}]
 
     assert sorted_by(["a", "b"], *items) == ({1: "0", 0: "1"}, 0)
+
+
+@pytest.mark.parametrize(
+    ("whole", "items", "usage"),
+    [
+        ({"prompt_tokens": 9}, [used(2, 3), used(2, 5)], Usage(4, 8)),
+        ({"prompt_tokens": 9}, [used(2), used(3)], Usage(9)),
+        ({"prompt_tokens": 9, "completion_tokens": 1}, [used(2, 3), used(2, 5)], Usage(9, 1)),
+        ({"total_tokens": 9}, [used(2, 3), used(2, 5)], Usage(4, 8)),
+    ],
+)
+def test_usage_of_items_counts_if_that_of_the_reply_lacks_a_part(whole, items, usage):
+    rows = [row_of(number, None, "") for number in (1, 2)]
+    reply = {
+        "responses": [{**item, "id": number} for number, item in enumerate(items)],
+        "usage": whole,
+    }
+    assert answers_of(rows, {"result": reply}).usage == usage
