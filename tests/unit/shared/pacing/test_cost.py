@@ -193,3 +193,29 @@ CHAT, EMBEDDINGS = (
 )
 def test_usage_counts_only_with_all_tokens_that_model_bills(model, usage, is_counted):
     assert priced(model, usage).is_reported == is_counted
+
+
+def test_nothing_has_room_when_limit_is_spent():
+    assert outstanding(ANSWERED, limit=COST) == 0
+    assert found(ANSWERED, WAITING, limit=COST).is_reached
+
+
+def test_what_is_sent_again_ends_no_job():
+    again = replace(SENT, **TWICE)
+
+    assert found(again, limit=900_000) == CostLimit(900_000, 0)
+
+
+def test_batch_that_was_accepted_and_divided_is_spent():
+    divided = replace(
+        SENT, state=BatchState.DIVIDED, **ONCE, cause="3030", isolating=LATE, pieces=2
+    )
+
+    assert rooms(divided) < rooms()
+
+
+def test_half_of_an_estimate_is_answered_if_half_of_its_records_are():
+    half = replace(ANSWERED, part=replace(ANSWERED.part, succeeded=5, failed=5))
+    sums = counted(JobTotals(), half)
+
+    assert (sums.estimated, sums.answered) == (EACH, EACH // 2)
