@@ -246,7 +246,7 @@ def test_upload_is_read_while_batch_is_split(start, api, monkeypatch):
     assert codes(world) == [None, "rejected", None, None, None]
 
 
-# ── A model that Cloudflare has withdrawn ends its job; one that refuses references  ──────────────
+# ── withdrawn models, and those that refuse references ────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 410])

@@ -20,7 +20,7 @@ from shared.errors import StorageError
 from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M, greetings
 
-# ── who listens on EventBridge hears of each job's end, at least once, whatever fail ──────────────
+# ── who listens on EventBridge hears of each job's end ────────────────────────────────────────────
 
 
 GREETINGS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(3)]
@@ -186,7 +186,7 @@ def test_mail_survives_any_key_and_message(world, name):
     assert '"' in mail["error"]["message"]
 
 
-# ── result files have their digest in the manifest although no running one can be ke ──────────────
+# ── digests of result files ───────────────────────────────────────────────────────────────────────
 
 
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(8)]

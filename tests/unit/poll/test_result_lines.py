@@ -28,7 +28,7 @@ from tests.support import vendors
 from tests.support.converted import LLAMA, target_of
 from tests.support.examples import examples
 
-# ── whole result files of an upload, as the functions write them, without AWS ─────────────────────
+# ── whole result files, without AWS ───────────────────────────────────────────────────────────────
 
 
 JOB = "20261121T093000Z-5f3a9c1e"

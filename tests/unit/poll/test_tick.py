@@ -18,7 +18,7 @@ from shared.pacing.breaker import Controls, Pause, PauseReason, Rate, StackContr
 from shared.workers_ai.error_codes import TokenState
 from tests.support.doubles.ledger_items import JOB, READY, T
 
-# ── when a tick ends a pause that no batch would end, and when it counts one for its ──────────────
+# ── when a tick ends a pause, and when it counts one ──────────────────────────────────────────────
 
 
 TOKEN, QUOTA, OUTAGE = PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT, PauseReason.OUTAGE

@@ -80,7 +80,7 @@ def test_item_is_stuck_after_twenty_claims(monkeypatch, others, is_reported):
     assert counted == (["StuckItems"] if is_reported else [])
 
 
-# ── how much time an invocation has, and a step that is tried again as long as it ha ──────────────
+# ── how much time an invocation has, and how often a step is tried again ──────────────────────────
 
 
 DEADLINE = 0.0

@@ -16,7 +16,7 @@ from tests.support.converted import BGE, DEEPSEEK, KIMI, QWEN
 from tools import refresh_catalog
 from tools.refresh_catalog import CatalogError, merged, read_list
 
-# ── cloudflare's list of models, as the local Workers AI has it, with changes ─────────────────────
+# ── Cloudflare's list of models, with changes ─────────────────────────────────────────────────────
 
 
 def rows(*without: str) -> list[dict[str, Any]]:

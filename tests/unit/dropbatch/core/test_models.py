@@ -146,7 +146,7 @@ def test_job_keeps_what_it_was_planned_with():
     assert len(facts_of(known)) < 400
 
 
-# ── what batches of a job with a limit are estimated at, and how large its first one ──────────────
+# ── estimates of a job with a limit, and its first batches ────────────────────────────────────────
 
 
 KIMI = find_model("@cf/moonshotai/kimi-k2.6")

@@ -134,7 +134,7 @@ def test_sizes_double_every_four_batches(subtests):
                 assert room == size - WRAPPER_BYTES + 1
 
 
-# ── A secret that holds more than one token is told from one that holds none ──────────────────────
+# ── a secret that holds more than one token ───────────────────────────────────────────────────────
 
 
 TABLE = {
