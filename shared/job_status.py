@@ -1,17 +1,20 @@
-"""`status.json`: a job's progress for its user, from its first seconds to after its end."""
+"""A job's counts: the totals of its final batches, which the manifest tells, and `status.json`.
+
+`status.json` shows a job's progress to its user, from its first seconds to after its end.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dropbatch.core import names
 from dropbatch.core.names import FINAL_JOB_STATES, JobState
-from shared.models import NEVER, Batch, BatchState, Job, Wait
+from shared.models import NEVER, Batch, BatchState, Job, JobTotals, Wait
 from shared.services import Services
 
 JSON_TYPE = "application/json"
@@ -20,6 +23,58 @@ JSON_TYPE = "application/json"
 def iso_time(at: float | None) -> str | None:
     """Unix seconds in the form that users read: ISO 8601, UTC, whole seconds."""
     return None if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def counted(sums: JobTotals, batch: Batch) -> JobTotals:
+    """A job's sums with one more final batch: its submits, and its part unless it was divided."""
+    more = unmetered(batch)
+    sums = replace(
+        sums,
+        given_up=sums.given_up + batch.given_up,
+        unknowable=sums.unknowable + batch.unknowable,
+        told=sums.told + (batch.told_at > 0),
+        pieces=sums.pieces + batch.pieces,
+        unmetered_size=sums.unmetered_size + more.size,
+        unmetered_records=sums.unmetered_records + more.records,
+        uncollected=sums.uncollected + more.uncollected,
+    )
+    part = batch.part
+    if part is None:
+        return sums
+    return replace(
+        sums,
+        batches=sums.batches + 1,
+        succeeded=sums.succeeded + part.succeeded,
+        failed=sums.failed + part.failed,
+        for_capacity=sums.for_capacity + part.for_capacity,
+        incomplete=sums.incomplete + part.incomplete,
+        errors_size=sums.errors_size + part.errors,
+        retry_size=sums.retry_size + part.retry,
+        usage=sums.usage.plus(part.usage),
+        estimated=sums.estimated + batch.records.estimate,
+        answered=sums.answered
+        + batch.records.estimate * part.succeeded // max(batch.records.sendable, 1),
+    )
+
+
+class Unmetered(NamedTuple):
+    """Accepted work of a batch without reported tokens."""
+
+    size: int  # bytes of the bodies
+    records: int  # requests in them
+    uncollected: int  # accepted submits whose answer was not collected
+
+
+def unmetered(batch: Batch) -> Unmetered:
+    """What a final batch may have cost without reported tokens: the API bills what it accepts."""
+    accepted = batch.accepted
+    # A part of an answer tells only its own tokens, and the rest is billed too.
+    has_reply = batch.ending is None or bool(batch.cause)
+    collected = min(accepted, int(has_reply))
+    is_reported = batch.part is not None and batch.part.usage.is_reported
+    without_tokens = accepted - (collected if is_reported else 0)
+    size, records = batch.records.body_size, batch.records.sendable
+    return Unmetered(without_tokens * size, without_tokens * records, accepted - collected)
 
 
 @dataclass(frozen=True, slots=True)

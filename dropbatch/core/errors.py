@@ -38,8 +38,12 @@ class UploadRefused(Error):  # noqa: N818 - the public name says what happened
         self.line = line
 
 
-PASSING_CODES = frozenset({3040, 3007, 3008, 3021, 971})
-"""The API's codes of a failed record that report a lack of capacity or time: they pass."""
+PASSING_CODES = frozenset({3040, 3050, 3007, 3008, 3021, 971})
+"""The API's codes of a failed record or batch that report a lack of capacity or time: they pass.
+
+What a code means that refuses a call is in `shared.workers_ai.error_codes`: 3007 and 3008 are there
+no lack of capacity, because what they refuse may be taken.
+"""
 NO_CAPACITY_WORDS = "Workers AI had no capacity for this batch."
 MAX_MESSAGE_CHARACTERS = 500
 """Characters of the API's message that are kept."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from dropbatch.core import names
 from dropbatch.core.names import FINAL_JOB_STATES
-from functions.poll.due import readable_job
+from functions.poll.contain import readable_job
 from shared.errors import StorageError
 from shared.job_control import COMMAND_TRIES, PAUSE, RUN, cancelled, read_command
 from shared.job_status import iso_time
@@ -26,7 +26,7 @@ from shared.observability import count, logger
 from shared.pacing.breaker import UNPAID, Pause, PauseReason, Permit, StackControl
 from shared.pacing.waits import MAX_HELD_SECONDS, is_of_account
 from shared.services import Services
-from shared.workers_ai.error_codes import TokenState
+from shared.workers_ai.client import TokenState
 
 
 def end_long_hold(services: Services, job: Job) -> Job:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from dropbatch.core.names import JobState
-from functions.poll.due import DueItem, each_contained, load, postponed
+from functions.poll.contain import DueItem, each_contained, load, postponed
 from functions.poll.end import clean
 from functions.poll.sweep import next_sweep
 from functions.poll.visit import visit_job

@@ -19,11 +19,10 @@ from functions.poll.collect import MAX_SUBMITS, collect, failed_for_capacity
 from shared.aws.queues import VisitMessage
 from shared.keys import attach_api_message
 from shared.models import PAST_DEADLINE, Batch, BatchState, Doubt, ErrorDetail, Job, cause_of
-from shared.models import Pending as PendingReply
 from shared.observability import batch_log_fields, count, logger
 from shared.pacing.breaker import PauseReason, Permit
 from shared.pacing.cost import allows_batch
-from shared.pacing.waits import clear_failing, is_lasting, note_failing
+from shared.pacing.waits import is_lasting, note_failing
 from shared.retry import claim_seconds, poll_back_off, soon_after
 from shared.services import Services
 from shared.workers_ai.error_codes import (
@@ -33,11 +32,9 @@ from shared.workers_ai.error_codes import (
     model_error_message,
 )
 from shared.workers_ai.replies import (
-    Accepted,
     Failed,
     NoAnswers,
     OutcomeUnknown,
-    Pending,
     Rejected,
     Reply,
     Unreadable,
@@ -47,7 +44,6 @@ MISSES = 5  # Polls in a row after which most doubts may be believed
 LONG_DOUBT_SECONDS = 900.0  # Of a doubt that an outage of the API would explain as well
 FAILED_SECONDS = 60.0  # In which the API must keep saying that a batch failed
 CLOCK_SECONDS = 5.0  # Seconds by which clocks of two functions may differ
-TOLD_WAITS = (2.0, 5.0, 15.0)  # After an event, to the polls of a batch that is pending still
 
 LATE = ErrorDetail("expired", "Workers AI did not finish the batch in time.")
 LOST = ErrorDetail("expired", "Workers AI no longer knew the batch.")
@@ -190,14 +186,12 @@ _KINDS = {
     ErrorClass.UNKNOWN_ID: Kind.UNKNOWN_ID,
     ErrorClass.BATCH_FAILED: Kind.FAILED,
     ErrorClass.MODEL_WAITS: Kind.NO_CAPACITY,
-    ErrorClass.MODEL: Kind.WITHDRAWN,
+    ErrorClass.WITHDRAWN: Kind.WITHDRAWN,
 }
 
 
 def process(poll: Poll, reply: Reply, verdict: ErrorClass | None) -> bool:
-    """Process a reply that is no answer; return whether the batch is `done`."""
-    if isinstance(reply, Pending | Accepted):
-        return _still_pending(poll, reply.status if isinstance(reply, Pending) else "queued")
+    """Process a reply that is no answer, and not pending; return whether the batch is `done`."""
     kind = _kind_of(reply, verdict)
     code = reply.code if isinstance(reply, Rejected | Failed) else None
     reason = getattr(reply, "reason", "") or getattr(reply, "message", "")
@@ -274,33 +268,7 @@ def answered_at(services: Services, batch: Batch) -> float:
     return services.known.answered_at()
 
 
-# ── no doubt ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def _still_pending(poll: Poll, status: str) -> bool:
-    """Process a pending reply, perhaps of an overdue batch."""
-    services, job, batch, now = poll.services, poll.job, poll.batch, poll.now
-    count("OldestPendingAge", poll.age)
-    clear_failing(services, job, batch)
-    services.known.note(now, pending=True)
-    updates: dict[str, object] = {"pending": PendingReply(now, status), "doubt": None}
-    if poll.is_over:
-        return submit_again(services, job, batch, LATE, **updates)
-    due_at = min(now + _next_poll(poll), overdue_at(services, batch) + 1)
-    due_at = min(due_at, job.deadline_at or due_at)
-    scheduled = services.ledger.schedule_poll(batch, due_at, **updates)
-    if scheduled and scheduled.told_at and not batch.told_at:
-        services.ledger.postpone(scheduled, now)  # An event came during this poll.
-    return False
-
-
-def _next_poll(poll: Poll) -> float:
-    """Seconds until the next poll; soon after an event that says that the batch is over."""
-    now = poll.now
-    soon = [at for wait in TOLD_WAITS if (at := poll.batch.told_at + wait) > now]
-    if soon:  # Without an event `told_at` is 0, and its waits are long over.
-        return min(soon) - now
-    return next_poll(poll.services, poll.job, poll.batch)
+# ── no answer ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _no_answer(poll: Poll, reply: Reply) -> bool:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from functions.poll.due import in_parallel
+from functions.poll.contain import in_parallel
 from shared.errors import StorageError, UnreadableItemError
 from shared.events.messages import Event, Message, bare_id, event_in
 from shared.events.queues_api import BATCH_SIZE, QueuesApi, QueuesRefusedError

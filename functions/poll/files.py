@@ -24,11 +24,10 @@ from functions.poll.result_lines import JSON_LINES, Kind, opening_of, result_fil
 from functions.poll.running_sha256 import RunningSha256, is_possible, unfinished_bytes
 from shared import keys
 from shared.errors import InvariantError, UnreadableItemError
-from shared.job_status import PendingBatches, iso_time
+from shared.job_status import PendingBatches, counted, iso_time
 from shared.ledger import still_leased
 from shared.models import Batch, BatchState, Job, JobTotals, Part, ResultFileProgress
 from shared.observability import count_broken_law
-from shared.pacing.cost import counted
 from shared.pacing.waits import CALLS_DENIED
 from shared.services import Services
 

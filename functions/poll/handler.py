@@ -11,7 +11,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dropbatch.core import names
 from functions.poll.commands import follow_stack_control, is_open
-from functions.poll.polling import REPEAT_SECONDS, advance_batches
+from functions.poll.due_polls import REPEAT_SECONDS, advance_batches
 from functions.poll.tick import tick, wake
 from functions.poll.visit import visit_job
 from shared.aws.object_events import parse_notification

@@ -13,7 +13,15 @@ from dataclasses import replace
 from functions.poll import doubts
 from functions.poll.collect import StoredReply, collect, is_partial
 from functions.poll.divide import give_up, isolate
-from functions.poll.doubts import LATE, Poll, answered_at, end, submit_again
+from functions.poll.doubts import (
+    LATE,
+    Poll,
+    answered_at,
+    end,
+    next_poll,
+    overdue_at,
+    submit_again,
+)
 from shared import keys
 from shared.errors import ObjectNotFoundError, StorageError
 from shared.events.subscribe import note_answer, pending_until
@@ -26,19 +34,22 @@ from shared.models import (
     Job,
     Submission,
 )
+from shared.models import Pending as PendingReply
 from shared.observability import batch_log_fields, count, logger, report_stuck
 from shared.pacing.breaker import Permit
 from shared.pacing.waits import clear_failing, show_denied
 from shared.retry import MAX_CLAIMS, claim_seconds, retry_seconds
 from shared.services import Invocation, Services
-from shared.workers_ai.error_codes import KEEPS_PAUSE, classify_rejection
-from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected
+from shared.workers_ai.client import classify_rejection
+from shared.workers_ai.error_codes import KEEPS_PAUSE
+from shared.workers_ai.replies import Accepted, OutcomeUnknown, Pending, Rejected
 from shared.workers_ai.results import Answer, parse_answer
 from shared.workers_ai.usage import mean_answer
 
 POLL_SECONDS = 75.0  # The longest a poll may take, reading a large answer included
 COLLECT_SECONDS = 25.0  # Seconds kept after the poll to store and join the answer
 POLL_BEGUN_SECONDS = 15.0  # That a poll needs: a reply cut off may be the only whole one
+TOLD_WAITS = (2.0, 5.0, 15.0)  # After an event, to the polls of a batch that is pending still
 POLL_FAILED = ErrorDetail(
     "internal", "Dropbatch could not finish this batch; see the poll function's log."
 )
@@ -116,7 +127,7 @@ def _poll(
             verdict = classify_rejection(services, reply, polling=True)
         # It may give a whole answer only once: what tells it from a part is read until S3 gives it.
         if isinstance(reply, Answer) and invocation.retry(lambda: _waits_for_more(poll, reply)):
-            done = doubts.process(poll, Pending(reply.status[:32]), None)
+            done = _still_pending(poll, reply.status[:32])
         elif isinstance(reply, Answer):
             key = keys.raw(job.job_id, batch.number, submission.attempt, batch.polls)
             # The API may never give this answer again, so S3 is tried for as long as this
@@ -128,11 +139,39 @@ def _poll(
             done = _collect(services, job, batch, StoredReply(key, reply))
             if is_in_time:
                 _note_completion(services, job, batch, reply, now)
+        elif isinstance(reply, Pending | Accepted):
+            done = _still_pending(poll, reply.status if isinstance(reply, Pending) else "queued")
         else:
             done = doubts.process(poll, reply, verdict)
         if not isinstance(reply, OutcomeUnknown) and verdict not in KEEPS_PAUSE:
             services.lift(permit, job.plan.model)
     return done
+
+
+def _still_pending(poll: Poll, status: str) -> bool:
+    """Process a pending reply, perhaps of an overdue batch."""
+    services, job, batch, now = poll.services, poll.job, poll.batch, poll.now
+    count("OldestPendingAge", poll.age)
+    clear_failing(services, job, batch)
+    services.known.note(now, pending=True)
+    updates: dict[str, object] = {"pending": PendingReply(now, status), "doubt": None}
+    if poll.is_over:
+        return submit_again(services, job, batch, LATE, **updates)
+    due_at = min(now + _next_poll(poll), overdue_at(services, batch) + 1)
+    due_at = min(due_at, job.deadline_at or due_at)
+    scheduled = services.ledger.schedule_poll(batch, due_at, **updates)
+    if scheduled and scheduled.told_at and not batch.told_at:
+        services.ledger.postpone(scheduled, now)  # An event came during this poll.
+    return False
+
+
+def _next_poll(poll: Poll) -> float:
+    """Seconds until the next poll; soon after an event that says that the batch is over."""
+    now = poll.now
+    soon = [at for wait in TOLD_WAITS if (at := poll.batch.told_at + wait) > now]
+    if soon:  # Without an event `told_at` is 0, and its waits are long over.
+        return min(soon) - now
+    return next_poll(poll.services, poll.job, poll.batch)
 
 
 def _waits_for_more(poll: Poll, answer: Answer) -> bool:

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from dropbatch.core.names import JobState
 from functions.poll.collect import collect
-from functions.poll.due import each_contained
+from functions.poll.contain import each_contained
 from functions.poll.poll import poll_batch
 from shared.job_status import build_status, noted_wait, write_status
 from shared.ledger import DueEntry, still_leased

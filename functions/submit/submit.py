@@ -55,18 +55,16 @@ from shared.retry import (
 )
 from shared.services import Invocation, Services
 from shared.staged_batch import without_references
+from shared.workers_ai.client import TokenState, classify_rejection, token_state
 from shared.workers_ai.error_codes import (
     FIREWALL,
     KEEPS_PAUSE,
     METRIC_OF_CLASS,
     ErrorClass,
-    TokenState,
     cause_of_pause,
-    classify_rejection,
     is_ambiguous,
     is_refused_for_references,
     model_error_message,
-    token_state,
 )
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply, Unreadable
 from shared.workers_ai.results import Answer

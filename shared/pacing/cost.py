@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import NamedTuple
 
 from dropbatch.core.formats.base import Task
 from dropbatch.core.models import Model
 from dropbatch.core.prices import Cost, Tokens, cost_of, estimate_cost, has_price, to_billionths
+from shared.job_status import counted
 from shared.ledger import Ledger
 from shared.models import Batch, BatchState, CostLimit, Job, JobTotals
 from shared.workers_ai.usage import Usage
@@ -121,58 +120,6 @@ def _ratio(model: Model, amount: int, sums: JobTotals, left: int) -> float:
     spread = TEXTS_SPREAD if model.task is Task.EMBEDDINGS else ANSWERS_SPREAD
     error = spread * math.sqrt(1 / sums.succeeded + measured * each / max(left, 1))
     return min(measured * (1 + error), max(measured, 1.0))
-
-
-def counted(sums: JobTotals, batch: Batch) -> JobTotals:
-    """A job's sums with one more final batch: its submits, and its part unless it was divided."""
-    more = unmetered(batch)
-    sums = replace(
-        sums,
-        given_up=sums.given_up + batch.given_up,
-        unknowable=sums.unknowable + batch.unknowable,
-        told=sums.told + (batch.told_at > 0),
-        pieces=sums.pieces + batch.pieces,
-        unmetered_size=sums.unmetered_size + more.size,
-        unmetered_records=sums.unmetered_records + more.records,
-        uncollected=sums.uncollected + more.uncollected,
-    )
-    part = batch.part
-    if part is None:
-        return sums
-    return replace(
-        sums,
-        batches=sums.batches + 1,
-        succeeded=sums.succeeded + part.succeeded,
-        failed=sums.failed + part.failed,
-        for_capacity=sums.for_capacity + part.for_capacity,
-        incomplete=sums.incomplete + part.incomplete,
-        errors_size=sums.errors_size + part.errors,
-        retry_size=sums.retry_size + part.retry,
-        usage=sums.usage.plus(part.usage),
-        estimated=sums.estimated + batch.records.estimate,
-        answered=sums.answered
-        + batch.records.estimate * part.succeeded // max(batch.records.sendable, 1),
-    )
-
-
-class Unmetered(NamedTuple):
-    """Accepted work of a batch without reported tokens."""
-
-    size: int  # bytes of the bodies
-    records: int  # requests in them
-    uncollected: int  # accepted submits whose answer was not collected
-
-
-def unmetered(batch: Batch) -> Unmetered:
-    """What a final batch may have cost without reported tokens: the API bills what it accepts."""
-    accepted = batch.accepted
-    # A part of an answer tells only its own tokens, and the rest is billed too.
-    has_reply = batch.ending is None or bool(batch.cause)
-    collected = min(accepted, int(has_reply))
-    is_reported = batch.part is not None and batch.part.usage.is_reported
-    without_tokens = accepted - (collected if is_reported else 0)
-    size, records = batch.records.body_size, batch.records.sendable
-    return Unmetered(without_tokens * size, without_tokens * records, accepted - collected)
 
 
 def cost_so_far(model: Model, sums: JobTotals) -> Cost | None:

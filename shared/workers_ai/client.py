@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -21,8 +22,14 @@ import httpx
 import msgspec
 
 from shared.errors import StorageError
+from shared.services import Services
 from shared.spool import MAX_REPLY_BYTES, TooLargeError, spool
-from shared.workers_ai.error_codes import ErrorClass, TokenState, classify_submit_error
+from shared.workers_ai.error_codes import (
+    ErrorClass,
+    classify_poll_error,
+    classify_submit_error,
+    classify_with_valid_token,
+)
 from shared.workers_ai.replies import (
     LARGEST_BATCH,
     OutcomeUnknown,
@@ -57,6 +64,15 @@ class _Read(NamedTuple):
     response: httpx.Response
     content: bytes | mmap.mmap
     is_whole: bool = True
+
+
+class TokenState(StrEnum):
+    """Whether the API accepts the token."""
+
+    GOOD = "good"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+    """No reply, or not the API's; or the secret has changed and the new token was not tried yet."""
 
 
 class WorkersAI:
@@ -298,6 +314,27 @@ def _is_token_refused(reply: Reply) -> bool:
         HTTPStatus.UNAUTHORIZED,
         HTTPStatus.FORBIDDEN,
     }
+
+
+def classify_rejection(services: Services, reply: Rejected, *, polling: bool) -> ErrorClass:
+    """What an error reply to a batch's call means; never `ErrorClass.CHECK_TOKEN`."""
+    verdict = classify_poll_error(reply) if polling else classify_submit_error(reply)
+    if verdict is not ErrorClass.CHECK_TOKEN:
+        return verdict
+    match token_state(services):
+        case TokenState.GOOD:
+            return classify_with_valid_token(reply, polling=polling)
+        case TokenState.REFUSED:
+            return ErrorClass.ACCOUNT
+        case _:
+            return ErrorClass.TRY_LATER
+
+
+def token_state(services: Services) -> TokenState | None:
+    """Whether the token may use the account, by the free call; None if there is no call left."""
+    if not services.budget.permit_check(services.now()):
+        return None
+    return services.api.check_token()
 
 
 def http_client(transport: httpx.BaseTransport | None = None) -> httpx.Client:

@@ -1,9 +1,10 @@
-"""The table of the API's error codes: what each means. Data and a look-up.
+"""The table of the API's error codes: what each means. Pure: data and look-ups.
 
 The body's code decides; the HTTP status only where there is no code. Sources: Cloudflare's Workers
 AI error table and API limits; codes that only clients of the live API have reported are marked as
-observed. The callers that act on the verdicts are `functions.submit.submit` and
-`functions.poll.poll`.
+observed. Where the reply alone does not decide, the client asks whether the token is good
+(`shared.workers_ai.client.classify_rejection`). What follows is in `functions.submit.submit` and
+`functions.poll.doubts`. Which codes of failed records pass: `dropbatch.core.errors.PASSING_CODES`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from enum import StrEnum
 from http import HTTPStatus
 
 from dropbatch.core.errors import ONE_A_STACK
-from shared.services import Services
 from shared.workers_ai.replies import Rejected
 
 _QUEUE_UNSUPPORTED = re.compile(
@@ -83,8 +83,8 @@ _CODES_OF_CLASS = {
     ErrorClass.WITHDRAWN: (5028,),  # observed, once of a model that was alive
     ErrorClass.CHECK_TOKEN: (7000,),  # observed for unknown models, and also for wrong paths
     # AI Gateway: 2016 to 2030 are its guardrails and its data loss prevention.
-    # Observed: 5006; GENERIC, which with `_QUEUE_UNSUPPORTED` is MODEL
-    ErrorClass.REQUEST: (2016, 2017, 2029, 2030, 5006, 5004, 3003, 3006, GENERIC),
+    # Observed: 5006, 5025; GENERIC, which with `_QUEUE_UNSUPPORTED` is MODEL
+    ErrorClass.REQUEST: (2016, 2017, 2029, 2030, 5006, 5004, 5025, 3003, 3006, 3039, GENERIC),
     ErrorClass.BATCH_FAILED: (3030,),  # observed
     # Observed: 3046, 7010, 10013; 7013: AI Gateway
     ErrorClass.TRY_LATER: (3007, 3008, 3046, 5001, 7010, 7013, 10013),
@@ -93,7 +93,7 @@ _CODES = {code: meaning for meaning, codes in _CODES_OF_CLASS.items() for code i
 
 _CODES_ON_A_POLL: dict[int, ErrorClass] = {
     5001: ErrorClass.BATCH_FAILED,  # the code of Cloudflare's event of a failed batch
-    5028: ErrorClass.MODEL,  # it is withdrawn while batches run
+    5028: ErrorClass.WITHDRAWN,  # while batches run, and with any status
 }
 """What a code means on a poll, where that differs."""
 
@@ -198,7 +198,7 @@ def classify_poll_error(reply: Rejected) -> ErrorClass:
     """What an error reply to a poll means; several are required (`functions.poll.doubts`).
 
     The answer of an accepted batch is paid for. So no status and no code makes it fail, but for
-    those that blame the request; `MODEL` is one that was withdrawn.
+    those that blame the request, and that of a withdrawn model.
     """
     verdict = _by_status(reply.status)
     if not reply.enveloped:
@@ -269,43 +269,6 @@ def model_error_message(model: str, code: int) -> str:
 def advice(code: int) -> str:
     """What to do about a code or status that calls have long been getting; 0: no connection."""
     return _ADVICE.get(code, "See the functions' logs, and Cloudflare's status page.")
-
-
-# ── where the reply alone does not decide ─────────────────────────────────────────────────────────
-
-# Cloudflare replies 7000 both for an unknown model and for a wrong path, and its firewall replies
-# with the same status as for a refused token. The free call distinguishes them. It counts against
-# Cloudflare's rate limit, so it takes a call of the rate budget.
-
-
-class TokenState(StrEnum):
-    """Whether the API accepts the token."""
-
-    GOOD = "good"
-    REFUSED = "refused"
-    UNKNOWN = "unknown"
-    """No reply, or not the API's; or the secret has changed and the new token was not tried yet."""
-
-
-def classify_rejection(services: Services, reply: Rejected, *, polling: bool) -> ErrorClass:
-    """What an error reply to a batch's call means; never `ErrorClass.CHECK_TOKEN`."""
-    verdict = classify_poll_error(reply) if polling else classify_submit_error(reply)
-    if verdict is not ErrorClass.CHECK_TOKEN:
-        return verdict
-    match token_state(services):
-        case TokenState.GOOD:
-            return classify_with_valid_token(reply, polling=polling)
-        case TokenState.REFUSED:
-            return ErrorClass.ACCOUNT
-        case _:
-            return ErrorClass.TRY_LATER
-
-
-def token_state(services: Services) -> TokenState | None:
-    """Whether the token may use the account, by the free call; None if there is no call left."""
-    if not services.budget.permit_check(services.now()):
-        return None
-    return services.api.check_token()
 
 
 def cause_of_pause(reply: Rejected) -> str:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
+import functions.poll.due_polls
 import functions.poll.files
-import functions.poll.polling
 import functions.submit.read
 from dropbatch.core.names import result
 from local.workers_ai import Fault
@@ -39,7 +39,7 @@ DONE_BY_AWS = {
 def small_steps(monkeypatch):
     """What large jobs do, done by small ones."""
     monkeypatch.setattr(functions.submit.read, "TURN_SECONDS", -1.0)
-    monkeypatch.setattr(functions.poll.polling, "MAX_OWN_POLLS", 1)
+    monkeypatch.setattr(functions.poll.due_polls, "MAX_OWN_POLLS", 1)
     monkeypatch.setattr(functions.poll.files, "SEGMENT_BYTES", 400)
     monkeypatch.setattr(functions.poll.files, "MIN_COPY_BYTES", 300)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)

@@ -44,7 +44,7 @@ DECIDING = (
     "functions/submit/submit.py",
     "functions/poll/divide.py",
     "functions/poll/dispatch.py",
-    "functions/poll/polling.py",
+    "functions/poll/due_polls.py",
     "functions/poll/tick.py",
     "functions/poll/poll.py",
     "functions/poll/doubts.py",

@@ -7,9 +7,9 @@ import pytest
 
 import functions.poll.doubts
 import functions.poll.poll
-from functions.poll import due
+from functions.poll import contain
+from functions.poll.contain import load
 from functions.poll.doubts import LATE
-from functions.poll.due import load
 from functions.poll.poll import POLL_FAILED, needs_call
 from shared import keys
 from shared.errors import StorageError
@@ -463,7 +463,7 @@ def services(table, monkeypatch):
         return real(job_id)
 
     monkeypatch.setattr(ledger, "job", job_or_error)
-    monkeypatch.setattr(due, "count", lambda _: None)
+    monkeypatch.setattr(contain, "count", lambda _: None)
     return SimpleNamespace(ledger=ledger, now=lambda: T)
 
 

@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from shared.workers_ai import client as module
-from shared.workers_ai.client import WorkersAI, http_client
-from shared.workers_ai.error_codes import TokenState
+from shared.workers_ai.client import TokenState, WorkersAI, http_client
 from shared.workers_ai.replies import Accepted, OutcomeUnknown, Rejected
 from shared.workers_ai.transports import Credentials, rest
 

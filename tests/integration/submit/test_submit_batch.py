@@ -20,7 +20,7 @@ from shared.models import (
 )
 from shared.pacing.breaker import Pause, PauseReason, Permit
 from shared.retry import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
-from shared.workers_ai.error_codes import TokenState
+from shared.workers_ai.client import TokenState
 from tests.support.doubles.ledger_items import JOB, M2M, READY, REASON, SPLIT, SUBMITTING, T
 from tests.support.doubles.submitting import BODY, FIRST_ASK, Submitting
 

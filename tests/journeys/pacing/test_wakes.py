@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+import functions.poll.due_polls
 import functions.poll.handler
-import functions.poll.polling
 import functions.poll.tick
 import functions.submit.handler
 from dropbatch.core.names import CONTROL_PK, JobState
@@ -243,7 +243,7 @@ def test_job_of_dead_collector_is_over_in_a_minute(start, api, monkeypatch, due_
         put_idle(number)
     world.pass_time(30)
     with monkeypatch.context() as dying:
-        dying.setattr(functions.poll.polling, "visit_job", lambda *_: 1 / 0)
+        dying.setattr(functions.poll.due_polls, "visit_job", lambda *_: 1 / 0)
         world.tick()
     assert ledger.batch(job_id, "00000000").state is BatchState.DONE
     monkeypatch.setattr(functions.poll.tick, "MAX_IDLE_VISITS", 0)

@@ -18,7 +18,7 @@ from shared.models import Batch, BatchState, ErrorDetail, Job, Wait
 from shared.pacing.breaker import Pause, PauseReason, Permit
 from shared.pacing.wake import LeftDue
 from shared.services import Invocation
-from shared.workers_ai.error_codes import TokenState
+from shared.workers_ai.client import TokenState
 from shared.workers_ai.replies import Accepted, Rejected, Reply
 from tests.support.doubles.ledger_items import JOB, READY, OneItem, T
 

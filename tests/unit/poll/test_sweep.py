@@ -7,7 +7,7 @@ import pytest
 
 import functions.poll.sweep
 from dropbatch.core.names import JobState
-from functions.poll import due
+from functions.poll import contain
 from functions.poll import sweep as module
 from functions.poll.sweep import PASSES, SLOW_HOLD_SECONDS, current_sweep, next_sweep, sweep
 from shared.errors import LeaseLostError
@@ -177,7 +177,7 @@ class SweptLedger:
 def ledger(monkeypatch):
     swept = SweptLedger()
     monkeypatch.setattr(module, "PAGE_BATCHES", PAGE)
-    monkeypatch.setattr(due, "count", swept.errors.append)
+    monkeypatch.setattr(contain, "count", swept.errors.append)
     monkeypatch.setattr(
         module,
         "collect",

@@ -7,15 +7,15 @@ import pytest
 
 from functions.poll import commands
 from functions.poll.commands import METRIC_OF_REASON, OUTAGE_SECONDS, SOON_SECONDS, watch_pause
+from functions.poll.contain import DueItem
 from functions.poll.dispatch import (
     DISPATCHED_SECONDS,
     dispatch,
 )
-from functions.poll.due import DueItem
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind
 from shared.pacing.breaker import Controls, Pause, PauseReason, Rate, StackControl
-from shared.workers_ai.error_codes import TokenState
+from shared.workers_ai.client import TokenState
 from tests.support.doubles.ledger_items import JOB, READY, T
 
 # ── when a tick ends a pause, and when it counts one ──────────────────────────────────────────────

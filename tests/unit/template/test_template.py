@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from functions.poll.due import THREADS
-from functions.poll.polling import BATCHES_PER_MESSAGE
+from functions.poll.contain import THREADS
+from functions.poll.due_polls import BATCHES_PER_MESSAGE
 from shared.observability import METRICS
 from shared.settings import ENVIRONMENT
 from shared.spool import MAX_REPLY_BYTES

@@ -6,15 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from dropbatch.core.models import find_model
+from shared.job_status import Unmetered, counted, unmetered
 from shared.models import BatchState, CostLimit, ErrorDetail, JobTotals, Part, Submission
 from shared.pacing.cost import (
     MOST_UNKNOWN,
-    Unmetered,
-    counted,
     first_limit,
     measure,
     priced,
-    unmetered,
     with_room,
 )
 from shared.workers_ai.usage import Usage

@@ -13,8 +13,7 @@ import pytest
 from shared.errors import StorageError
 from shared.spool import MAX_BYTES_IN_MEMORY
 from shared.workers_ai import client as module
-from shared.workers_ai.client import WorkersAI, http_client
-from shared.workers_ai.error_codes import TokenState
+from shared.workers_ai.client import TokenState, WorkersAI, http_client
 from shared.workers_ai.replies import (
     Accepted,
     Failed,

@@ -34,9 +34,9 @@ CODES = """
 2041                              spend_limit  spend_limit  spend_limit  -
 10000 9106 9109 6003 3023 7003 2001 2009   account account  account      -
 5007 3042 5016 5018 3041 5035 5005   model     try_later    try_later    !
-5028                              withdrawn    try_later    model        !
+5028                              withdrawn    try_later    withdrawn    !
 7000                              check_token  try_later    check_token  !
-5006 5004 3003 3006 8007          request      request      request      !
+5006 5004 5025 3003 3006 3039 8007 request      request      request      !
 2016 2017 2029 2030               request      request      request      !
 3030                              batch_failed batch_failed batch_failed !
 5001                              try_later    try_later    batch_failed !
@@ -162,7 +162,7 @@ def test_words_for_people():
 
 
 def test_codes_of_failed_items_that_are_tried_again():
-    assert {3040, 3007, 3008, 3021, 971} == PASSING_CODES
+    assert {3040, 3050, 3007, 3008, 3021, 971} == PASSING_CODES
 
 
 @given(status=st.integers(0, 999), code=st.one_of(st.none(), st.integers()), message=st.text())

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from functions.poll.contain import DueItem, contained, each_contained, load, postponed
 from functions.poll.dispatch import DISPATCHED_SECONDS, advance_jobs, dispatch, is_large
-from functions.poll.due import DueItem, contained, each_contained, load, postponed
 from functions.poll.poll import COLLECT_SECONDS, POLL_BEGUN_SECONDS, needs_call, poll_batch
 from functions.poll.visit import visit_job
 from shared.aws.queues import PollMessage
