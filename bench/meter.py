@@ -1,8 +1,6 @@
-"""Counts both functions' calls to AWS and the API, and measures what they compute.
+"""Measures what both functions compute for a call and for a record, in jobs on moto.
 
-In a job on moto, in this process.
-
-The functions run one after the other. The time spent waiting for answers is assumed, as stated
+They run one after the other, in this process. How long calls wait for answers is assumed, as stated
 here.
 """
 
@@ -16,7 +14,7 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import botocore.client
@@ -28,7 +26,7 @@ from moto.core.botocore_stubber import BotocoreStubber
 import dropbatch.core.plan
 import functions.poll.handler
 import functions.submit.handler
-from bench.timing import AWS_SECONDS, S3_BYTES_A_SECOND
+from bench.timing import AWS_SECONDS
 from local.workers_ai import Behaviour, WorkersAI, transport
 from shared.observability import logger, metrics
 from tests.support.journeys.world import TIMEOUT_SECONDS, World, make_world
@@ -57,8 +55,6 @@ TLS_CPU = 0.0008e-6
 Measured with httpx and boto3, on one machine.
 """
 TICK_SECONDS = 60.0
-STEPS = {"submit": ("submit", "split"), "poll": ("poll",)}
-"""Those of each function."""
 
 
 # ── counting ──────────────────────────────────────────────────────────────────────────────────────
@@ -66,92 +62,46 @@ STEPS = {"submit": ("submit", "split"), "poll": ("poll",)}
 
 @dataclass
 class Run:
-    """What one invocation used; threads of one pool wait in parallel."""
+    """What one invocation of a function used."""
 
-    step: str
-    waits: dict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
+    function: str
     foreign: float = 0.0
     """Processor seconds of moto and of the local API."""
     moved: int = 0
     """Bytes of objects, requests and replies."""
 
-    def waited(self) -> float:
-        """Seconds of waiting; parallel waits count once."""
-        pools: dict[str, float] = defaultdict(float)
-        for (pool, _), seconds in self.waits.items():
-            pools[pool] = max(pools[pool], seconds)
-        return sum(pools.values())
-
 
 class Meter:
-    """Counts the functions' calls while one of them runs."""
+    """Counts the functions' calls while one of them runs, and what it computes."""
 
     def __init__(self) -> None:
         """Start all counts at zero."""
-        self.steps: dict[str, Counter[str]] = defaultdict(Counter)
-        """What each step used: calls by service, `waiting` and `computing` seconds."""
-        self.reply_bytes = 0
+        self.calls: Counter[str] = Counter()
+        """Of AWS and of the API, by function."""
+        self.computed: defaultdict[str, float] = defaultdict(float)
+        """Seconds of a whole processor, by function."""
         self.run: Run | None = None
         self.lock = threading.Lock()
 
-    def calls_of(self, function: str) -> int:
-        """Calls of AWS and of the API that a function made."""
-        services = {*WAITS, "events", "api"}
-        return sum(self.steps[step][service] for step in STEPS[function] for service in services)
-
-    def computed(self, function: str) -> float:
-        """Seconds of a whole processor that a function computed."""
-        return float(sum(self.steps[step]["computing"] for step in STEPS[function]))
-
-    # ── AWS ───────────────────────────────────────────────────────────────────────────────────────
-
-    def call(
-        self,
-        client: Any,
-        operation: str,
-        arguments: dict[str, Any],
-        answer: dict[str, Any],  # noqa: ANN401, RUF100
-    ) -> None:
-        """Count one call to AWS."""
-        if self.run is None:
-            return
-        service = client.meta.service_model.service_name
-        moved = _body_size(operation, arguments, answer) if service == "s3" else 0
-        with self.lock:
-            self.run.moved += moved
-            self.steps[self.run.step][service] += 1
-        self.wait(WAITS.get(service, WAITS["dynamodb"]) + moved / S3_BYTES_A_SECOND)
-
-    def wait(self, seconds: float) -> None:
-        """Count seconds for which this thread waits."""
+    def call(self, moved: int) -> None:
+        """Count one call, and bytes that it moved over TLS."""
         if self.run is not None:
-            thread = threading.current_thread()
             with self.lock:
-                self.run.waits[thread.name.partition("_")[0], thread.ident or 0] += (
-                    seconds + CALL_CPU
-                )
-
-    # ── runs ──────────────────────────────────────────────────────────────────────────────────────
+                self.run.moved += moved
+                self.calls[self.run.function] += 1
 
     @contextlib.contextmanager
-    def invocation(self, step: str) -> Iterator[None]:
-        """Count one run of a function, for one of the steps."""
-        self.run = Run(step)
+    def invocation(self, function: str) -> Iterator[None]:
+        """Count one run of a function."""
+        self.run = Run(function)
         log = io.StringIO()
         logger.registered_handler.setStream(log)  # type: ignore[attr-defined]
         cpu = time.process_time()
         with contextlib.redirect_stdout(log):
             yield
-        own = max(time.process_time() - cpu - self.run.foreign, 0.0) + self.run.moved * TLS_CPU
-        run, self.run = self.run, None
-        self.steps[step]["waiting"] += run.waited()  # type: ignore[assignment]
-        self.steps[step]["computing"] += own  # type: ignore[assignment]
-
-    def move(self, size: int) -> None:
-        """Count bytes that were moved over TLS."""
-        if self.run is not None:
-            with self.lock:
-                self.run.moved += size
+        own = max(time.process_time() - cpu - self.run.foreign, 0.0)
+        self.computed[function] += own + self.run.moved * TLS_CPU
+        self.run = None
 
     @contextlib.contextmanager
     def foreign(self) -> Iterator[None]:
@@ -207,11 +157,7 @@ class Metered(World):
         seconds: float = TIMEOUT_SECONDS,  # noqa: ANN401, RUF100
     ) -> set[str]:
         """Call a handler as Lambda does."""
-        queue = event["Records"][0]["eventSourceARN"] if "Records" in event else ""
-        is_split = queue.endswith(("UploadQueue", "SplitQueue"))
-        with self.meter.invocation(
-            "poll" if handler is functions.poll.handler else "split" if is_split else "submit"
-        ):
+        with self.meter.invocation("poll" if handler is functions.poll.handler else "submit"):
             return super().invoke(handler, event, seconds)
 
 
@@ -232,7 +178,8 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
         try:
             answer = real_call(client, operation, arguments)
         finally:
-            meter.call(client, operation, arguments, answer)
+            is_s3 = client.meta.service_model.service_name == "s3"
+            meter.call(_body_size(operation, arguments, answer) if is_s3 else 0)
         return answer
 
     def stub(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -266,14 +213,9 @@ class _Api(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         with self.meter.foreign():
             asked = request.read()
-            submits = b'"requests"' in asked[:20]
             answer = self.inner.handle_request(request)
             content = answer.read()
-        size = len(content)
-        self.meter.wait(API_WAITS["submit" if submits else "finished" if size > 500 else "pending"])
-        self.meter.steps[self.meter.run.step if self.meter.run else ""]["api"] += 1
-        self.meter.reply_bytes += size
-        self.meter.move(len(asked) + size)
+        self.meter.call(len(asked) + len(content))
         return httpx.Response(answer.status_code, headers=answer.headers, content=content)
 
 
@@ -289,8 +231,6 @@ class Computing:
 
     call: dict[str, float]
     record: dict[str, float]
-    reply_bytes: float
-    """Of a batch of `FULL_RECORDS`."""
 
 
 def computing() -> Computing:
@@ -308,11 +248,10 @@ def computing() -> Computing:
     )
 
     def least(rounds: list[Meter], name: str) -> float:
-        return min(one.computed(name) for one in rounds)
+        return min(one.computed[name] for one in rounds)
 
     records = FULL_BATCHES * FULL_RECORDS
     return Computing(
-        {name: min(one.computed(name) / one.calls_of(name) for one in small) for name in FUNCTIONS},
+        {name: min(one.computed[name] / one.calls[name] for one in small) for name in FUNCTIONS},
         {name: (least(full, name) - least(few, name)) / records for name in FUNCTIONS},
-        full[0].reply_bytes / FULL_BATCHES,
     )
