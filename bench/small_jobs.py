@@ -41,7 +41,7 @@ SCRIPT, SCRIPT_SECONDS = "ScriptFunction", 2.0
 """And seconds between two of its polls."""
 LATENCIES = (2.0, 10.0, 60.0)
 """Medians of what the API takes for a batch; lognormal, sigma 0.5."""
-WARMING, JOBS, GAP, SEEDS = 8, 200, 97.0, range(60)
+WARMING, JOBS, GAP, SEEDS = 8, 100, 97.0, range(40)
 """Jobs of a warm stack and seconds between them; worlds of an idle one."""
 AN_HOUR, SAMPLE = 1_000, 200
 """Jobs an hour whose cost is counted, and how many of them are run."""

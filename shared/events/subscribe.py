@@ -204,6 +204,8 @@ SHARE_OF_AGE = 1 / 16  # The share of the age of the youngest batch that passes 
 YOUNG, MOST_YOUNG, MOST_OLD = 600.0, 15.0, 30.0  # Between pulls at most, below this age and above
 REFUSED_PULL, REFUSED_NEW_PULL, NEW_FOR = 60.0, 5.0, 60.0  # Seconds after a refusal; of a new queue
 NET_QUANTILE, NET_TIMES, LEAST_NET, MOST_NET = 0.95, 2.0, 120.0, 900.0
+FIRST, FIRST_POLLED_UNTIL = "00000000", 10.0
+"""A job's first batch, often its only one, and its age up to which polls do not wait for events."""
 PUT_OFF_FOR = 60.0  # Seconds for which a poll is put off: then it is seen if events come
 
 
@@ -236,9 +238,10 @@ def waits_for_event(services: Services, job: Job, batch: Batch, now: float) -> f
     if batch.told_at or accepted is None or not _come(services, job.plan.model, now):
         return 0.0
     late = services.times.quantile(job.plan.model, NET_QUANTILE, now)
-    if late <= FIRST_PULL:  # A poll is as soon as an event.
-        return 0.0
     net, age = _net(late), now - accepted
+    is_young = batch.number == FIRST and age < FIRST_POLLED_UNTIL
+    if late <= FIRST_PULL or is_young:  # A poll is as soon as an event.
+        return 0.0
     passed = net + (age - net) // MOST_NET * MOST_NET if age >= net else 0.0
     if passed > max(batch.pending_at - accepted, 0.0):
         return 0.0

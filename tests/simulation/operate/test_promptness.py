@@ -1,9 +1,12 @@
 """How soon jobs are over on a stack that was idle, without noise: the API takes 2 s for a batch."""
 
+from statistics import median
+
 import pytest
 
 from local.workers_ai import Behaviour, Fault
 from shared.pacing.wake import Wakes
+from tests.simulation.cloudflare.events import Events
 from tests.simulation.worlds.judges import Laws, Promises
 from tests.simulation.worlds.users import drop
 from tests.simulation.worlds.world import simulated
@@ -85,3 +88,19 @@ def test_job_of_which_every_batch_is_refused_ends_soon_and_reads_little():
         assert sum(page["Count"] for page in read) <= 20_000
         assert len(world.call_times) <= 60 + 64 + 4
         assert promises.laws.violations == []
+
+
+def test_small_drops_are_as_soon_with_events_as_without():
+    """An event comes a second after its batch is done, and is pulled later."""
+
+    def half_of(events):
+        behaviour = events.behaviour(Behaviour(embedder="hash", latency=3.0))
+        with simulated(1, behaviour=behaviour, **events.settings()) as world:
+            promises, dropped = Promises(Laws(world)), []
+            for number in range(30):
+                dropped.append(drop(world, f"{number}.jsonl", 2))
+                world.run(37.0)
+            world.settle(3_600)
+            return median(promises.seconds_of(one) for one in dropped[10:])
+
+    assert half_of(Events()) <= half_of(Events(is_on=False)) + 0.3
