@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import cost_page, inputs, steps
+from bench import cost_page, inputs, small_jobs, steps
 from bench.timing import Spread, grid, in_fresh_process, machine, ratio, take_turns, written_by
 from dropbatch.core.models import find_model, max_records_per_reply
 from dropbatch.core.plan import FIRST_BATCH_RECORDS
@@ -49,6 +49,7 @@ What a user decides by has a page of its own; here are the two steps that take p
 | --- | --- |
 | What does it cost on AWS? | [cost.md](cost.md) |
 | How many API calls does a batch take? How soon is it collected? | [events.md](events.md) |
+| How soon is a job of 1 to 250 records over? | [small_jobs.md](small_jobs.md) |
 | How large may an upload be? | *Growth* below: a split's memory does not grow |
 
 {written}
@@ -212,8 +213,8 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, "-m", "bench"])  # noqa: S606 - this again
     logger.setLevel("WARNING")
     README.write_text(readme())
-    cost_page.main()
-    both_ways.main()
+    for page in (cost_page, both_ways, small_jobs):
+        page.main()
 
 
 if __name__ == "__main__":
