@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 import dropbatch.client.stack
 from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api, check_token
-from dropbatch.client import aws, events
+from dropbatch.client import aws
 from dropbatch.errors import Error
 from local.template import template
 from tools import answers, deploy_worker, plan, smoke_job
@@ -310,7 +310,7 @@ def closing_words(settings: dict[str, str], email: str, *, smoke: bool, unchecke
     mail = f"\nAlarms go to {email} once the link in the e-mail from AWS was opened."
     return f"""
 The stack is up. {checked}{mail if email else ""}
-Completion events (docs/operations.md): {next(events.told(settings, {}))[1]}
+Completion events (docs/operations.md): {next(dropbatch.client.stack.events_of(settings, {}))[1]}
 
 Drop a file:
   aws s3 cp requests.jsonl s3://{bucket}/inbox/@cf/baai/bge-small-en-v1.5/requests.jsonl

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from dropbatch.cli.cloudflare import Api
-from dropbatch.client import events
 from dropbatch.client.stack import Stack as Place
+from dropbatch.client.stack import variables_of
 from dropbatch.errors import Error
 from tools import answers
 from tools.account_stack import (
@@ -74,7 +74,7 @@ def remove_events(saved: dict[str, Any], stack: Stack) -> list[str]:
         return []
     client = session(saved).client
     try:
-        variables = events.variables_of(
+        variables = variables_of(
             Place(stack.name, stack.outputs["BucketName"], stack.outputs, client)
         )
         if variables.get("TRANSPORT") == "worker":

@@ -5,28 +5,58 @@ from __future__ import annotations
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dropbatch.cli.again import note_misfits
-from dropbatch.cli.context import Exit, bar_of, emit, exit_of, is_json, note, row_of, said, worst
+import click
+
+from dropbatch.cli.context import (
+    Exit,
+    bar_of,
+    emit,
+    exit_of,
+    flag,
+    is_json,
+    note,
+    row_of,
+    said,
+    worst,
+)
 from dropbatch.cli.files import path_in
-from dropbatch.client.again import Again
+from dropbatch.client.again import Again, Wanted
 from dropbatch.client.download import MANIFEST, read_manifest, remove_unchanged, writing
 from dropbatch.client.export import Delivery, deliver
 from dropbatch.client.job import Job
 from dropbatch.client.progress import Progress, counted
 from dropbatch.client.threads import at_once
 from dropbatch.client.wait import Total, each_over
-from dropbatch.errors import Error, Interrupted, NotFound, Taken
+from dropbatch.core.formats.table import FORMATS
+from dropbatch.errors import Error, Interrupted, NotFound, Taken, UsageError
 
 Ended = tuple[Job, dict[str, Any] | Error]
 
 DOWNLOADS_AT_ONCE = 8
+MAX_NAMED = 20
+"""At most so many answers that do not fit are named."""
+_OPTIONS = (
+    click.option(
+        "--retry",
+        "times",
+        type=click.IntRange(0),
+        default=0,
+        metavar="N",
+        help="Up to N times, send records again that failed for lack of capacity, of an answer or "
+        "of time, and merge the answers. They are billed again.",
+    ),
+    flag("--incomplete", help="With --retry: also those whose answers are none."),
+    flag("--misfits", help="With --retry: also those whose answers do not fit their schema."),
+    flag("--unknown", help="With --retry: also those that may be billed already."),
+)
 
 
 @dataclass
@@ -328,3 +358,38 @@ def _show_merged(done: Delivery) -> None:
     }
     line = f"{merged.path}  answers replaced: {merged.replaced:,}, retries: {merged.retries:,}"
     emit(shown, *filter(None, (line, merged.errors)))
+
+
+# ── what is sent again by who waits, and answers that do not fit ──────────────────────────────────
+
+
+def again_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what is sent again; the command gets them as `again`."""
+
+    @wraps(command)
+    def gathered(*given: Any, times: int, **more: Any) -> Any:
+        chosen = {name: more.pop(name) for name in ("unknown", "incomplete", "misfits")}
+        if any(chosen.values()) and not times:
+            raise UsageError("--incomplete, --misfits and --unknown need --retry N.")
+        again = Again(times, Wanted(failed=True, **chosen), note) if times else None
+        return command(*given, again=again, **more)
+
+    for option in reversed(_OPTIONS):
+        gathered = option(gathered)
+    return gathered
+
+
+def note_misfits(job: Job, *, merged: bool) -> bool:
+    """Name the answers of a job that do not fit their schema; whether there are any."""
+    count, what = 0, "row" if FORMATS[job.manifest()["format"]].is_table else "line"
+    for record in job.results(merged=merged, check=True):
+        if record.misfit:
+            count += 1
+            if count <= MAX_NAMED:
+                place = f"{what} {record.id + 1:,} of the output"
+                note(f"{job.id}  {place}: {record.misfit.message}")
+    if count:
+        again = f"`dropbatch retry {job.id} --misfits` sends these again"
+        fits = "does not fit its" if count == 1 else "do not fit their"
+        note(f"{job.id}  {counted(count, 'answer')} {fits} schema: {again}.")
+    return bool(count)

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import click
 
-from dropbatch.cli.again import again_options
 from dropbatch.cli.context import (
     Context,
     Exit,
@@ -26,7 +25,7 @@ from dropbatch.cli.context import (
     strict,
     worst,
 )
-from dropbatch.cli.follow import Following, incomplete_in
+from dropbatch.cli.follow import Following, again_options, incomplete_in
 from dropbatch.client.again import Again
 from dropbatch.client.download import blocks_of
 from dropbatch.client.find import history, newest, wait_for_job

@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple
 import click
 
 from dropbatch.cli.context import Context, Exit, as_json, emit, flag, gone, is_json, pass_context
-from dropbatch.client import aws, events
+from dropbatch.client import aws
 from dropbatch.client.find import history
 from dropbatch.client.progress import counted
-from dropbatch.client.stack import Stack
+from dropbatch.client.stack import Stack, events_of, variables_of
 from dropbatch.core.models import Catalog, Model, catalog, is_model
 from dropbatch.core.names import CONTROL_PK, FINAL_JOB_STATES, STACK_CONTROL
 from dropbatch.errors import Error, UsageError
@@ -302,7 +302,7 @@ def _token(stack: Stack) -> Told:
             "not checked: the stack's token is a secret. Set CLOUDFLARE_API_TOKEN to check one.",
         )
         return
-    found = events.variables_of(stack)
+    found = variables_of(stack)
     api = Api(found["WORKERS_AI_BASE_URL"], found["CLOUDFLARE_ACCOUNT_ID"], token)
     if wrong := check_token(api):
         yield "bad", wrong
@@ -311,14 +311,14 @@ def _token(stack: Stack) -> Told:
 
 
 def _events(stack: Stack) -> Told:
-    variables = events.variables_of(stack)
+    variables = variables_of(stack)
     key = {"pk": CONTROL_PK, "sk": f"EVENTS#{variables.get('CLOUDFLARE_ACCOUNT_ID', '')}"}
     got = stack.client("dynamodb").get_item(
         TableName=stack.outputs["TableName"],
         Key={name: {"S": value} for name, value in key.items()},
         ConsistentRead=True,
     )
-    yield from events.told(variables, got.get("Item", {}))
+    yield from events_of(variables, got.get("Item", {}))
 
 
 def _pauses(stack: Stack) -> Told:

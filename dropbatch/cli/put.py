@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 
-from dropbatch.cli.again import again_options
 from dropbatch.cli.context import (
     Context,
     Exit,
@@ -36,7 +35,7 @@ from dropbatch.cli.context import (
     worst,
 )
 from dropbatch.cli.files import MAX_NAMES, Planned, begin, path_in, plan, resumes_since, some
-from dropbatch.cli.follow import Following
+from dropbatch.cli.follow import Following, again_options
 from dropbatch.client.again import Again
 from dropbatch.client.job import Job
 from dropbatch.client.progress import counted

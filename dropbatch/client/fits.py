@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 
 from dropbatch.client.again import options_of, records_of_upload
-from dropbatch.client.answers import at
 from dropbatch.client.job import Job
-from dropbatch.client.records import Record, RecordError
+from dropbatch.client.records import Record, RecordError, at
 from dropbatch.core.formats.answers import json_in
 from dropbatch.core.formats.base import Converted, encode, value_of
 from dropbatch.core.plan import make_reader

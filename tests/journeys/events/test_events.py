@@ -5,7 +5,7 @@ And what is left without them.
 
 import pytest
 
-from dropbatch.client.events import told
+from dropbatch.client.stack import events_of
 from functions.poll import handler
 from local.workers_ai.faults import Fault
 from shared.events.state import OVERDUE, ModelEvents
@@ -99,7 +99,7 @@ def test_operator_sees_the_model_of_which_another_stack_has_the_events(on, api):
     on.upload_records("a.jsonl", texts(3), model=BGE)
     on.settle()
 
-    found = list(told({"COMPLETION_EVENTS": "yes"}, events_item(on)))
+    found = list(events_of({"COMPLETION_EVENTS": "yes"}, events_item(on)))
     assert found[0][0] == "ok"
     assert any("another subscription" in text and BGE in text for _, text in found)
 

@@ -422,7 +422,7 @@ SUBSCRIBED = [
 def ended(monkeypatch):
     monkeypatch.setattr(destroy, "session", lambda _: SimpleNamespace(client=lambda _: None))
     monkeypatch.setattr(destroy, "secret_value", lambda *_: "token")
-    monkeypatch.setattr(destroy.events, "variables_of", lambda _: VARIABLES)
+    monkeypatch.setattr(destroy, "variables_of", lambda _: VARIABLES)
     return Stack("dropbatch", "arn", "UPDATE_COMPLETE", {}, OUTPUTS)
 
 

@@ -18,8 +18,7 @@ from dropbatch.cli import operate
 from dropbatch.cli.cloudflare import Api
 from dropbatch.cli.main import GONE, cli
 from dropbatch.cli.operate import examine, redrive_queues
-from dropbatch.client import events
-from dropbatch.client.stack import Stack
+from dropbatch.client.stack import Stack, events_of
 from dropbatch.core import names
 from dropbatch.core.models import catalog
 from dropbatch.errors import Error
@@ -299,7 +298,7 @@ REFUSED = {"refusal": {"S": "403 10000: no"}}
     ],
 )
 def test_state_of_events_is_told(variables, item, says):
-    ((_, message),) = events.told(variables, item)
+    ((_, message),) = events_of(variables, item)
     assert re.match(says.replace("(", r"\(").replace(")", r"\)"), message)
 
 

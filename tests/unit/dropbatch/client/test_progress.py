@@ -192,7 +192,7 @@ def test_narrow_line_has_a_short_id_and_then_no_bar(width, line):
 
 
 COMMAND_LINE = re.compile(r"(?<![\w`-])--[a-z]|(?<!\w)-o\b|`dropbatch (?!doctor`)")
-IN_COMMANDS = ("cli/", "client/events.py", "serve/app.py")
+IN_COMMANDS = ("cli/", "serve/app.py")
 """What only commands use."""
 
 
