@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import time
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from shared.aws.attribute_values import attribute, attributes
 from shared.aws.queues import MAX_HOPS, PollMessage
 from shared.errors import StorageError
 from shared.models import Batch, BatchState, DueKind, Job, Records, Status, Submission, Upload
-from shared.pacing.wake import Wakes, wake
+from shared.pacing.wake import LeftDue, Wakes, wake
 from tests.support.aws import quick_dynamodb
 from tests.support.aws.resources import BUCKET, TABLE
 from tests.support.translations import M2M
@@ -252,3 +253,41 @@ def test_job_of_dead_collector_is_over_in_a_minute(start, api, monkeypatch, due_
     world.tick()
 
     assert len(world.manifests()) == 1
+
+
+@pytest.mark.parametrize(("own", "is_planned"), [(0, True), (-1, False)], ids=["itself", "another"])
+def test_who_looks_is_replaced_by_itself(plan, wakes, services, own, is_planned):
+    now = time.time()
+    services.budget.note_outstanding(1, (), now, now + 52)
+
+    planned = plan(now + 20, now, instead_of=now + own)
+
+    assert (planned is not None) is is_planned
+    assert plan(now + 10, now) == (math.ceil(now + 10) if is_planned else None)
+
+
+def test_whoever_looks_no_longer_is_replaced(plan, wakes):
+    now = time.time()
+    planned = plan(now, now)
+    assert plan(now + 3, now) is None
+
+    wakes.end(planned, now + 2)
+
+    assert plan(now + 3, now) is not None
+    wakes.end(planned, now + 3)
+    assert plan(now + 4, now) is None
+
+
+def test_earliest_time_without_message_counts():
+    left = LeftDue()
+    for number, due_at in (("1", 50), ("2", 20), ("3", 30), ("4", 10), ("5", 5)):
+        left.note(item(number, due_at), {"due_at"})
+    left.cover("a", "4")
+    left.note(item("2", None), {"due_at"})
+    left.note(item("5", 5, "v2#routine"), {"due_at"})
+    left.note(item("6", 1), {"wait"})
+    left.look(40, "a", "7")
+
+    assert left.earliest() == 30
+    left.look(60, "a", "3")
+    assert left.earliest() == 40  # It was set aside.

@@ -302,3 +302,37 @@ def test_job_without_options_sends_no_more(world, api):
     assert (manifest["state"], manifest["error"]["code"]) == ("failed", "options_gone")
     assert manifest["counts"] == {"total": 2, "succeeded": 2, "failed": 0}
     assert len(api.accepted) == 1
+
+
+@pytest.mark.parametrize("key", ["results/a.jsonl", "inbox/", "control/stack"])
+def test_other_object_makes_no_job(services, world, key):
+    world.s3.put_object(Bucket=BUCKET, Key=key, Body=b"{}\n")
+
+    assert create_job(services, ObjectCreated(BUCKET, key, "", None)) is None
+
+
+def test_event_whose_job_is_over_finds_nothing_to_do(services, put, world):
+    event = put()
+    job = create_job(services, event).job
+    over = services.ledger.end_split(job, 0, None, services.now())
+    finalizing = services.ledger.release_job(over, services.now(), state=JobState.FINALIZING)
+    services.ledger.end_job(finalizing, JobState.COMPLETED, services.now(), services.now())
+
+    assert create_job(services, event) is None
+
+
+def test_upload_whose_id_another_one_has_gets_next(services, put, monkeypatch):
+    event = put()
+    job = create_job(services, event).job
+    real = type(services.ledger).job
+    other = replace(job, upload=replace(job.upload, etag="another"))
+    monkeypatch.setattr(
+        type(services.ledger),
+        "job",
+        lambda at, job_id: other if job_id == job.job_id else real(at, job_id),
+    )
+
+    second = create_job(services, event).job
+
+    assert second.job_id != job.job_id
+    assert second.upload == job.upload
