@@ -113,10 +113,10 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Polls in a row that got the same reply, which is believed only after several."""
+    """The same reply to polls in a row, or to submits (5028): believed only after several."""
 
     kind: str  # the reply (`functions.poll.doubts`); another kind is another doubt.
-    since: float  # Unix seconds of the first of these polls
+    since: float  # Unix seconds of the first of them
     times: int = 1  # how many they are
     is_shared: bool = False  # whether another id of the account got the same reply meanwhile
 
@@ -160,7 +160,7 @@ class Batch:
     polls_settled: int = 0  # The last poll whose reply, if one is stored, needs nothing more
     pending: Pending | None = None  # What the API last said of it while it was pending
     told_at: float = 0.0  # When an event said that it is over; 0 if none did
-    doubt: Doubt | None = None  # What the last polls said, if it is believed only after several
+    doubt: Doubt | None = None  # What the last calls said, if it is believed only after several
     partial_replies: tuple[str, ...] = ()  # Keys of stored replies that lacked items, oldest first
 
     isolating: ErrorDetail | None = None  # Why it was refused or failed as a whole, and is divided

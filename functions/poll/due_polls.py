@@ -35,15 +35,15 @@ class PollAllowance:
 
 
 def poll_due_batches(
-    invocation: Invocation, dues: list[DueEntry], left: PollAllowance, over: float
+    invocation: Invocation, dues: list[DueEntry], allowance: PollAllowance, end_by: float
 ) -> int:
-    """Poll as many as one cycle can, by `over`, and queue the rest; return how many were either."""
+    """Poll as many as one cycle can, by `end_by`, and queue others; return how many were either."""
     services = invocation.services
     found = [one for one in load(services, dues) if one.batch.work is DueKind.POLL]
     begun = [one for one in found if one.batch.state is BatchState.SUBMITTING]
     polls = [one for one in found if one.batch.state is not BatchState.SUBMITTING]
     in_hand: list[DueItem] = []
-    own_ends = over - 8.0  # To store and join small answers.
+    own_ends = end_by - 8.0  # To store and join small answers.
     time = min(own_ends - services.now(), invocation.seconds_left - COLLECT_SECONDS)
     if time > POLL_BEGUN_SECONDS:
         in_hand = [one for one in polls if not is_large(one.job, services.now())][:MAX_OWN_POLLS]
@@ -57,12 +57,12 @@ def poll_due_batches(
             room = max(MAX_POLLS_WAITING - waiting, 0) * BATCHES_PER_MESSAGE
     handed = _send_polls(services, others[:room])
     if left_over := others[room:]:
-        left.look_at = services.now() + 10.0
+        allowance.look_at = services.now() + 10.0
         if time > POLL_BEGUN_SECONDS:
             in_hand += _overdue(left_over, services.now())[: MAX_OWN_POLLS - len(in_hand)]
     until = min(own_ends, services.now() + 25.0)  # Then other work begins.
     polled = _poll(invocation, in_hand, until + COLLECT_SECONDS)
-    left.calls -= handed + polled
+    allowance.calls -= handed + polled
     return recovered + handed + polled
 
 

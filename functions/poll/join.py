@@ -3,8 +3,8 @@
 Bytes are spliced: an item's members are located and passed on. Nothing is guessed: an item counts
 only for the record its `index` (or `id`) names, and only if it does not contradict the record's
 `external_reference`. An item without a number in either counts for the only record that has its
-`external_reference`; a placeholder counts for none. The lines of formats that keep records as
-written, and of tables, are made in `dropbatch.core.formats`. Pure: no S3, no ledger.
+`external_reference`; a placeholder counts for none. The lines of other formats than the native
+one are made by their writers (`dropbatch.core.formats`). Pure: no S3, no ledger.
 """
 
 from __future__ import annotations

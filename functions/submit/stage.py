@@ -404,7 +404,7 @@ def _has_call(services: Services, before: Before, now: float) -> bool:
     """Whether a message has a batch submitted now, and makes no other job's first batch wait."""
     if not before.ordinal:
         return True
-    return before.ordinal < FIRST_BATCHES and services.budget.free(now).submits > 0
+    return before.ordinal < FIRST_BATCHES and services.budget.free_calls(now).submits > 0
 
 
 def _estimate(job: Job, candidate: StagedAhead, staged: StagedInfo) -> int:

@@ -5,13 +5,14 @@ before the POST, with the attempt and the end of its submit lease (`fence`), bef
 function may try. A function that survives its POST records the outcome immediately. If it dies, the
 recovery after the lease looks for a receipt or a reply of that attempt.
 
-Accepted, or its answer: polled, or joined.
-Refused (no connection; 4xx but 408, a proxy's page too; a code that says that nothing was taken),
-counted in `refusals`: by its class (`shared.workers_ai.error_codes`) the model, all submits or all
-calls wait; the job or the batch ends; it is divided; or it is tried for 7 days.
-5028, the model is withdrawn, in `doubt`: asked once more after seconds, then the job ends.
-Anything else, and none, is ambiguous, counted in `unknowable`. With `fail` it ends; with `resubmit`
-come three more submits, 1, 5 and 15 minutes apart, beside the outage pause.
+A batch that is accepted is polled; one whose answer came with it is joined.
+A refused one costs nothing: no connection; a 4xx but 408, a proxy's page too; a code that says that
+nothing was taken. By its class (`shared.workers_ai.error_codes`) the model, all submits or all
+calls wait; the job or the batch ends; the batch is divided; or it is tried for 7 days, counted in
+`refusals`. Of a withdrawn model (5028) the job ends at the second such reply (`doubt`).
+After any other reply, or none, the submit is ambiguous, counted in `unknowable`: with `fail` the
+batch ends; with `resubmit` three more submits follow, 1, 5 and 15 minutes apart, and while the
+outage pause lasts, one batch of all at a time.
 """
 
 from __future__ import annotations
@@ -69,18 +70,12 @@ from shared.workers_ai.error_codes import (
 from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected, Reply, Unreadable
 from shared.workers_ai.results import Answer
 
-POST_SECONDS = 60.0
-"""The longest a POST may take, its reply included."""
-SETTLE_SECONDS = 45.0
-"""Kept after the POST to record its outcome, in the table or else as a receipt in S3."""
-SUBMIT_LEASE_MARGIN_SECONDS = 30.0
-"""By how much clocks of two functions may differ."""
-AGAIN_SECONDS = (60.0, 300.0, 900.0)
-"""Least seconds from each ambiguous submit to the next; one more ends the batch."""
-WITHDRAWN_SECONDS = 5.0
-"""Until a batch is submitted again whose model is said to be withdrawn."""
-WITHDRAWN = "withdrawn"
-"""What a batch doubts whose model one reply said to be withdrawn."""
+POST_SECONDS = 60.0  # The longest a POST may take, its reply included
+SETTLE_SECONDS = 45.0  # Kept after it to record its outcome, in the table or else in S3
+SUBMIT_LEASE_MARGIN_SECONDS = 30.0  # By how much clocks of two functions may differ
+AGAIN_SECONDS = (60.0, 300.0, 900.0)  # From each ambiguous submit to the next; then it ends
+WITHDRAWN_SECONDS = 5.0  # Until a batch is submitted again whose model is said to be withdrawn
+WITHDRAWN = "withdrawn"  # What a batch doubts whose model one reply said to be withdrawn
 SUBMIT_FAILED = ErrorDetail(
     "internal", "Dropbatch could not submit this batch; see the submit function's log."
 )
@@ -178,17 +173,17 @@ def _is_unreachable(services: Services, pause: Pause) -> bool:
 
 
 def _wait(services: Services, batch: Batch, why: Wait) -> None:
-    """Postpone a submit; what somebody may end at any time is due at once then."""
+    """Postpone a submit; its 7 days stand still, unless its model lacks capacity."""
     now, ledger = services.now(), services.ledger
-    if why.code in LIFTED:
+    if why.code in LIFTED:  # Somebody may end it at any time: it is looked at often.
         until = soon_after(now + LIFT_LOOK_SECONDS, 1)
         ledger.wait(batch, until, until - now)
         services.left.look(why.until, batch.job_id, batch.number)
-    elif why.code == PauseReason.MODEL_WAITS:
+    elif why.code == PauseReason.MODEL_WAITS:  # It may last: its batches end.
         ledger.postpone(batch, soon_after(max(why.until, now) + 1, 12))
     elif why.code:
         ledger.wait(batch, why.until, why.until - now)
-    else:
+    else:  # For a token, a moment.
         ledger.postpone(batch, why.until)
 
 
@@ -262,7 +257,7 @@ class _Submit:
             case _:
                 why = reply.reason if isinstance(reply, OutcomeUnknown | Unreadable) else "pending"
                 logger.warning("submit outcome unknown", **batch_log_fields(batch), reason=why)
-                retry(lambda: self.end_ambiguous(self.services.now()))
+                retry(lambda: self.settle_ambiguous(self.services.now()))
                 return
         self.services.lift(self.permit, self.job.plan.model)
         clear_failing(self.services, self.job, batch)
@@ -305,7 +300,7 @@ class _Submit:
                 named = batch_log_fields(batch)
                 logger.warning("submit outcome unknown", **named, reason="its function died")
                 # It died some time ago, so the pause starts then, and so does this batch's wait.
-                return self.end_ambiguous(batch.fence - SUBMIT_LEASE_MARGIN_SECONDS)
+                return self.settle_ambiguous(batch.fence - SUBMIT_LEASE_MARGIN_SECONDS)
             submission = Submission("", batch.attempt, services.now())
         accepted = services.ledger.accept(batch, submission, services.now())
         if accepted:
@@ -327,11 +322,12 @@ class _Submit:
 
     # ── ambiguous ───────────────────────────────────────────────────────────────────────────────
 
-    def end_ambiguous(self, since: float, code: str = "no answer") -> Batch | None:
-        """It is unknown whether the API accepted the batch: apply `AmbiguousSubmit`.
+    def settle_ambiguous(self, since: float, code: str = "no answer") -> Batch | None:
+        """It is unknown whether the API accepted the batch: submit it again, or end it.
 
-        The outage pause begins, or goes on: while it lasts, one batch at a time is tried, and this
-        one after all that are due before it. No answer has come `since`; `code` is for the user.
+        `AmbiguousSubmit` says which. The outage pause begins, or goes on: while it lasts, one batch
+        at a time is tried, this one after all that are due before it. No answer has come `since`;
+        `code` is for the user.
         """
         services, batch, now = self.services, self.batch, self.services.now()
         services.budget.pause(PauseReason.OUTAGE, since, code, self.permit)
@@ -341,7 +337,7 @@ class _Submit:
             return end(services, batch, UNKNOWN, unknowable=times)
         least = AGAIN_SECONDS[times - 1]
         again_at = max(soon_after(since + least, least / 10), now)
-        return services.ledger.refuse(batch, again_at, unknowable=times)
+        return services.ledger.make_ready(batch, again_at, unknowable=times)
 
     # ── refused ─────────────────────────────────────────────────────────────────────────────────
 
@@ -351,13 +347,14 @@ class _Submit:
         if is_ambiguous(reply):
             logger.warning("submit outcome unknown", **named)
             count(METRIC_OF_CLASS[ErrorClass.TRY_LATER])
-            retry(lambda: self.end_ambiguous(self.services.now(), str(code)))
+            retry(lambda: self.settle_ambiguous(self.services.now(), str(code)))
             return
         verdict = retry(lambda: classify_rejection(self.services, reply, polling=False))
         logger.info("submit refused", **named, verdict=verdict)
         count(METRIC_OF_CLASS[verdict])
         retry(lambda: self._reject(reply, verdict))
-        if (pause := self.permit.pause) and _closes(pause, reply, verdict):
+        if (pause := self.permit.pause) and _is_over(pause, reply, verdict):
+            # Not the model's pause, of which a refusal tells nothing.
             self.services.lift(Permit(pause=pause), self.job.plan.model)
 
     def _reject(self, reply: Rejected, verdict: ErrorClass) -> None:
@@ -368,10 +365,10 @@ class _Submit:
             case ErrorClass.MODEL_WAITS:
                 reason, model = PauseReason.MODEL_WAITS, job.plan.model
                 paused = budget.pause(reason, now, str(code), permit, model)
-                ledger.refuse(batch, soon_after(max(paused.next_probe, services.now()), 15))
+                ledger.make_ready(batch, soon_after(max(paused.next_probe, services.now()), 15))
             case ErrorClass.RATE_LIMIT:
                 until = soon_after(budget.limit_rate(now, reply.retry_after), 10)
-                ledger.refuse(batch, until, paused=batch.paused + until - now)
+                ledger.make_ready(batch, until, paused=batch.paused + until - now)
             case ErrorClass.QUOTA | ErrorClass.CREDITS | ErrorClass.SPEND_LIMIT:
                 budget.pause(UNPAID_REASONS[verdict], now, str(code), permit)
                 self._wait_for_end_of_pause()
@@ -379,7 +376,7 @@ class _Submit:
                 budget.pause(PauseReason.TOKEN_REFUSED, now, cause_of_pause(reply), permit)
                 self._wait_for_end_of_pause()
             case ErrorClass.WITHDRAWN if not self._is_told_before(WITHDRAWN):
-                ledger.refuse(batch, now + WITHDRAWN_SECONDS, doubt=Doubt(WITHDRAWN, now))
+                ledger.make_ready(batch, now + WITHDRAWN_SECONDS, doubt=Doubt(WITHDRAWN, now))
             case ErrorClass.MODEL | ErrorClass.WITHDRAWN:
                 self._end_job(code)
             case ErrorClass.REQUEST | ErrorClass.BATCH_FAILED | ErrorClass.UNKNOWN_ID:
@@ -392,7 +389,7 @@ class _Submit:
         batch, now = self.batch, self.services.now()
         since = note_failing(self.services, self.job, batch, reply, polling=False)
         told = {"refusals": batch.refusals + 1, "calls_fail_since": since}
-        self.services.ledger.refuse(batch, now + submit_back_off(batch.refusals), **told)
+        self.services.ledger.make_ready(batch, now + submit_back_off(batch.refusals), **told)
 
     def _is_told_before(self, kind: str) -> bool:
         doubt, before = self.batch.doubt, self.services.now() - WITHDRAWN_SECONDS / 2
@@ -408,7 +405,7 @@ class _Submit:
 
     def _wait_for_end_of_pause(self) -> None:
         services, batch, seconds = self.services, self.batch, LIFT_LOOK_SECONDS
-        services.ledger.refuse(batch, services.now() + seconds, paused=batch.paused + seconds)
+        services.ledger.make_ready(batch, services.now() + seconds, paused=batch.paused + seconds)
         # Whoever lifts the pause has it looked at.
         services.left.cover(batch.job_id, batch.number)
 
@@ -418,7 +415,7 @@ class _Submit:
         if self.job.without_references or not is_refused_for_references(reply):
             return False
         ledger.leave_out_references(self.job)
-        ledger.refuse(self.batch, self.services.now())
+        ledger.make_ready(self.batch, self.services.now())
         return True
 
     def _isolate_or_end(self, code: int | None, message: str) -> None:
@@ -438,8 +435,8 @@ def _words_of(reply: Rejected) -> str:
     return FIREWALL if is_firewall else reply.message
 
 
-def _closes(pause: Pause, reply: Rejected, verdict: ErrorClass) -> bool:
-    """Whether a rejected probe still shows that the pause's reason is over."""
+def _is_over(pause: Pause, reply: Rejected, verdict: ErrorClass) -> bool:
+    """Whether even a refused probe shows that a pause is over; status 0: no connection."""
     if pause.reason is PauseReason.TOKEN_REFUSED:
         return verdict not in KEEPS_PAUSE
     return pause.reason is PauseReason.OUTAGE and reply.status > 0

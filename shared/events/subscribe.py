@@ -73,7 +73,7 @@ def _is_set_up(services: Services, events: Events, model: str, until: float) -> 
     if not state.needs_set_up(model, now):
         events.looked[model] = now + UNCHANGED_FOR
         return True
-    if services.budget.free(now).paused:  # What refuses models may refuse queues, for an hour.
+    if services.budget.free_calls(now).paused:  # What refuses models may refuse queues for an hour
         return True
     if not events.item.claim_set_up(now, now + BUSY_FOR):
         return False

@@ -158,7 +158,7 @@ class Batches(Table):
         due = self.update(key, {**untold, **waits}, {"due_at": now, "told_at": now}, Batch)
         return due or self.update(key, untold, {"told_at": now}, Batch)
 
-    def refuse(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
+    def make_ready(self, batch: Batch, due_at: float, **updates: object) -> Batch | None:
         """`submitting` back to `ready`: rejected, or settled after an unknown outcome."""
         return self._change_batch(
             batch,

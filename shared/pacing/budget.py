@@ -2,10 +2,11 @@
 
 The promise: Cloudflare's limit is never passed, above which every call is refused for 5 minutes. If
 the table fails, no permit is given. The bucket is stored as one time, as in the generic cell rate
-algorithm: `filled_at` is when it would be full again; n tokens make it n intervals later, if that
-leaves it within the burst. Submits may use half of the burst, so that polls find tokens; polls
-leave a tenth for the first batches of jobs, which may use all of it. Where a tenth is less than a
-token, polls wait every other interval for them.
+algorithm: `filled_at` is when it will be full again; n tokens make it n intervals later, if that
+leaves it within the burst. Of 10 tokens, one each 100 ms: all are there if `filled_at` is past, 7
+if it is in 300 ms, none if it is in a second. Submits may use half of the burst, so that polls find
+tokens; polls leave a tenth for the first batches of jobs, which may use all of it. Where a tenth is
+less than a token, polls wait every other interval for them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ MAX_FULL_MODELS = 20  # Maximum models named in the control item
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
+class FreeCalls:
     """How many calls would be permitted now."""
 
     first: int = 0  # submits of jobs' first batches
@@ -99,9 +100,9 @@ class Budget(Breaker):
         # hardly any call through.
         least = 0 if limit is None else -(-300_000 // (limit - self.burst))
         self.interval = max(-(-60_000 // calls_per_minute), least)
-        # Polls that do not go first have every other turn.
-        turns = 1 if self.submit_burst < self.poll_burst else 2
         # Seconds between the slots of a job's batches: submits may have all calls that polls leave.
+        # Where the burst is too small to leave polls more tokens, polls have every other one.
+        turns = 1 if self.submit_burst < self.poll_burst else 2
         self.slot_seconds = turns * self.interval / 1000
         # Batches that one model may have outstanding, if no other has any.
         self.most_outstanding = calls_per_minute / 2 * OUTSTANDING_MINUTES
@@ -128,7 +129,7 @@ class Budget(Breaker):
         permit = self.pass_poll(controls, now)
         if isinstance(permit, Wait):
             return 0, permit
-        free = self._free(controls.rate, self.poll_burst, now)
+        free = self._tokens(controls.rate, self.poll_burst, now)
         granted = min(1 if permit.pause else wanted, free)
         if not self._take(controls.rate, granted, self.poll_burst, now):
             return 0, _soon(now)
@@ -164,18 +165,18 @@ class Budget(Breaker):
 
     # ── for ticks ─────────────────────────────────────────────────────────────────────────────────
 
-    def free(self, now: float) -> Free:
+    def free_calls(self, now: float) -> FreeCalls:
         """How many calls would get a token now: it is useless to start more of them."""
         controls = self.controls()
         rate, pause = controls.rate, controls.pause_in_force(now)
         if rate.hold_until > now:
-            return Free(next_token=rate.hold_until)
+            return FreeCalls(next_token=rate.hold_until)
         bursts = self.burst, self.submit_burst, self.poll_burst
-        first, submits, polls = (max(self._free(rate, burst, now), 0) for burst in bursts)
+        first, submits, polls = (max(self._tokens(rate, burst, now), 0) for burst in bursts)
         taken_until = ((rate.filled_at - (burst - 1) * self.interval) / 1_000 for burst in bursts)
         stops_polls = pause is not None and RULES[pause.reason].stops_polls
         next_token = min((until for until in taken_until if until > now), default=0.0)
-        free = Free(first, submits, polls, polls_paused=stops_polls, next_token=next_token)
+        free = FreeCalls(first, submits, polls, polls_paused=stops_polls, next_token=next_token)
         if controls.stack.held_since:
             return replace(free, first=0, submits=0, paused=True, look_at=math.inf)
         if pause is None:
@@ -210,31 +211,33 @@ class Budget(Breaker):
         """Why no call may be made, whatever it is for: Cloudflare asked to wait, or no token."""
         if rate.hold_until > now:
             return _limited(rate, soon_after(rate.hold_until, 10))
-        return _soon(now) if self._free(rate, burst, now) < 1 else None
+        return _soon(now) if self._tokens(rate, burst, now) < 1 else None
 
-    def _free(self, rate: Rate, burst: int, now: float) -> int:
+    def _tokens(self, rate: Rate, burst: int, now: float) -> int:
+        """How many tokens are left of a burst; below 0 if a larger one has taken them."""
         ahead = max(rate.filled_at - int(now * 1000), 0)
         return burst - -(-ahead // self.interval)
 
     def _take(self, rate: Rate, tokens: int, burst: int, now: float) -> bool:
-        """Move the bucket's time forward, if that leaves it in the burst.
-
-        From wherever others have moved it meanwhile: the write fails only if the bucket was
-        emptied, or was full and no longer is, since it was read.
-        """
+        """Take tokens, if so many are left of the burst; return whether they were."""
         clock, cost = int(now * 1000), tokens * self.interval
         for _ in range(3):
-            if self._free(rate, burst, now) < tokens or rate.hold_until > now:
+            if self._tokens(rate, burst, now) < tokens or rate.hold_until > now:
                 return False
             moved = self._move(clock, cost, clock + (burst - tokens) * self.interval, rate)
             if moved is not None:
-                count("RateBudgetLeft", self._free(replace(rate, filled_at=moved), self.burst, now))
+                count(
+                    "RateBudgetLeft", self._tokens(replace(rate, filled_at=moved), self.burst, now)
+                )
                 return True
             rate = self.readable(self.get(control_key("RATE")), Rate) or Rate()
         return False
 
     def _move(self, clock: int, cost: int, most: int, seen: Rate) -> int | None:
-        """Move the bucket's time, milliseconds since the epoch; None if others moved it too far."""
+        """Move the bucket's time, milliseconds since the epoch, from wherever others have moved it.
+
+        None if since it was `seen` they have emptied the bucket, or it was full and no longer is.
+        """
         change, values = "filled_at + :cost", {":cost": cost, ":now": clock, ":most": most}
         condition = "filled_at BETWEEN :now AND :most"
         if seen.filled_at <= clock:
@@ -263,7 +266,7 @@ class Budget(Breaker):
         self.change_if(control_key("RATE"), update, is_longest, {"until": until, "since": since})
         return until
 
-    def full_models(self, outstanding: Mapping[str, int], total: int) -> list[str]:
+    def find_full(self, outstanding: Mapping[str, int], total: int) -> list[str]:
         """The models at their limit of outstanding batches, from these by model and of all.
 
         It is `most_outstanding`, less half of the batches that other models have: so a model that
@@ -278,7 +281,7 @@ class Budget(Breaker):
 
     def note_outstanding(
         self,
-        count: int,
+        outstanding: int,
         full_models: Sequence[str] = (),
         ticked_at: float = 0.0,
         until: float = 0.0,
@@ -286,5 +289,5 @@ class Budget(Breaker):
         """Store how many batches are outstanding, and which models may submit no more."""
         full = {"full_models": {"SS": sorted(full_models)}} if full_models else {}
         looks = {"ticked_at": ticked_at, "watched_from": ticked_at, "watched_until": until}
-        item = {name: attribute(value) for name, value in {"count": count, **looks}.items()}
+        item = {name: attribute(value) for name, value in {"count": outstanding, **looks}.items()}
         self.call("put_item", Item={**control_key("RATE#OUTSTANDING"), **item, **full})

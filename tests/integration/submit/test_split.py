@@ -497,7 +497,7 @@ def test_message_is_sent_only_if_budget_has_call_for_it(split, submits, messages
     """The first batch has a share of its own; the others are due at their slots."""
     job = split()
     job.budget = SimpleNamespace(
-        burst=100, slot_seconds=0.6, free=lambda _now: SimpleNamespace(submits=submits)
+        burst=100, slot_seconds=0.6, free_calls=lambda _now: SimpleNamespace(submits=submits)
     )
     job.turn()
     assert sum(hasattr(one, "number") for one in job.sent) == messages

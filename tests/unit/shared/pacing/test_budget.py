@@ -14,7 +14,7 @@ from shared.aws.attribute_values import plain
 from shared.models import Wait
 from shared.pacing import budget as module
 from shared.pacing.breaker import PauseReason, Permit
-from shared.pacing.budget import Budget, Free
+from shared.pacing.budget import Budget, FreeCalls
 from tests.support.doubles.control_items import (
     INTERVAL,
     MODEL,
@@ -95,7 +95,7 @@ def test_submits_leave_every_other_call_to_polls_without_share(calls, seconds):
 )
 def test_tokens_refill_until_bucket_is_full(filled_after, first, submits, polls):
     rate = module.Rate(int(NOW * 1_000) + filled_after)
-    free = GivenBudget(rate=rate).free(NOW)
+    free = GivenBudget(rate=rate).free_calls(NOW)
     assert (free.first, free.submits, free.polls) == (first, submits, polls)
 
 
@@ -105,7 +105,7 @@ def test_tokens_refill_until_bucket_is_full(filled_after, first, submits, polls)
 )
 def test_next_token_is_that_of_first_kind_without(already, next_in):
     """Submits have none from 50 on, polls from 90 on; 0.3 s bring one."""
-    assert GivenBudget(rate=taken(already)).free(NOW).next_token == pytest.approx(
+    assert GivenBudget(rate=taken(already)).free_calls(NOW).next_token == pytest.approx(
         next_in and NOW + next_in, abs=1e-3
     )
 
@@ -186,7 +186,9 @@ def test_hold_ends_at_its_time_for_every_call(until, held):
         )
     assert budget.permit_check(NOW) is not held
     assert budget.can_submit(MODEL, NOW) is not held
-    assert budget.free(NOW) == (Free(next_token=until) if held else Free(100, 50, 90))
+    assert budget.free_calls(NOW) == (
+        FreeCalls(next_token=until) if held else FreeCalls(100, 50, 90)
+    )
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_full_model_rechecks_after_a_minute():
 def test_paused_stack_lets_only_polls_through():
     budget = GivenBudget(held_since=NOW - 10)
     assert budget.permit_submit(MODEL, NOW) == module.stack_held()
-    assert budget.free(NOW) == Free(polls=90, paused=True, look_at=math.inf)
+    assert budget.free_calls(NOW) == FreeCalls(polls=90, paused=True, look_at=math.inf)
     assert budget.permit_polls(3, NOW) == (3, Permit())
 
 
@@ -291,7 +293,7 @@ def test_of_many_polls_one_is_probe():
     ],
 )
 def test_what_is_free_is_paused_until_pause_is_over(pause, is_paused):
-    free = GivenBudget(pause=pause).free(NOW)
+    free = GivenBudget(pause=pause).free_calls(NOW)
     assert (free.paused, free.first, free.submits, free.polls) == (
         (True, 0, 0, 90) if is_paused else (False, 100, 50, 90)
     )
@@ -302,7 +304,7 @@ def test_what_is_free_is_paused_until_pause_is_over(pause, is_paused):
     ("reason", "paused"), [(TOKEN, True), (QUOTA, False), (PauseReason.OUTAGE, False)]
 )
 def test_only_refused_token_pauses_polls(reason, paused, held_since):
-    free = GivenBudget(pause=pause_of(reason), held_since=held_since).free(NOW)
+    free = GivenBudget(pause=pause_of(reason), held_since=held_since).free_calls(NOW)
     assert free.polls_paused is paused
 
 
@@ -318,7 +320,7 @@ def test_only_refused_token_pauses_polls(reason, paused, held_since):
     ],
 )
 def test_due_probe_frees_one_submit(next_probe, already, first, submits):
-    free = GivenBudget(pause=pause_of(next_probe=next_probe), rate=taken(already)).free(NOW)
+    free = GivenBudget(pause=pause_of(next_probe=next_probe), rate=taken(already)).free_calls(NOW)
     assert (free.first, free.submits) == (first, submits)
 
 
@@ -415,13 +417,13 @@ def test_free_call_needs_only_token(given, may):
     ],
 )
 def test_model_limit_shrinks_by_half_of_others_minimum_two(batches, others, is_full):
-    full = GivenBudget().full_models({MODEL: batches}, batches + others)
+    full = GivenBudget().find_full({MODEL: batches}, batches + others)
     assert full == ([MODEL] if is_full else [])
 
 
 def test_fullest_models_are_named_up_to_twenty():
     outstanding = {f"@cf/a/{number}": 2_000 + number for number in range(22)}
-    full = GivenBudget().full_models(outstanding, sum(outstanding.values()))
+    full = GivenBudget().find_full(outstanding, sum(outstanding.values()))
     assert full == [f"@cf/a/{number}" for number in range(21, 1, -1)]
 
 
