@@ -11,6 +11,7 @@ from shared.observability import METRICS
 from shared.settings import ENVIRONMENT
 from shared.spool import MAX_REPLY_BYTES
 from tests.support.aws.translated_template import NOT_TLS, ROOT, resolved, target
+from tools.plan import concurrency
 
 # ── runtime, settings, logs, concurrency, disks, and the schedule ─────────────────────────────────
 
@@ -232,6 +233,12 @@ def test_each_alarm_has_its_page_in_runbook(of_type):
     told = {name for heading in headings for name in re.findall(r"`(\w+Alarm)`", heading)}
 
     assert told == set(of_type("AWS::CloudWatch::Alarm"))
+
+
+def test_runbook_says_how_many_functions_run_at_once():
+    page = (ROOT / "docs/operations.md").read_text()
+    said = re.findall(r"Dropbatch uses (\d+) at most, with `Transport=worker` (\d+)\.", page)
+    assert said == [(str(concurrency()), str(concurrency(worker=True)))]
 
 
 # ── parameters, their checks, rules and outputs ───────────────────────────────────────────────────
