@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         UsageError,
     )
 
+__version__ = "0.9.0"
+
 __all__ = [
     "Client",
     "Error",

@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from dropbatch import __version__
 from local.processes import ROOT
 from local.template import parse
 
@@ -67,7 +68,7 @@ class ReleaseError(Exception):
 def project() -> tuple[str, str]:
     """Version and description of the project."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    return project["version"], project["description"]
+    return __version__, project["description"]
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc] # PyYAML has no types.

@@ -8,6 +8,7 @@ from io import TextIOWrapper
 
 import click
 
+from dropbatch import __version__
 from dropbatch.cli import get, jobs, operate, put
 from dropbatch.cli.context import Context, Exit, exit_of, note, said, stack_options
 from dropbatch.client import aws
@@ -58,7 +59,7 @@ class Verbs(click.Group):
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="dropbatch")
+@click.version_option(__version__)
 def cli() -> None:
     """Run files of requests through Cloudflare Workers AI's batch API, from S3 to S3.
 

@@ -8,6 +8,7 @@ import tomllib
 
 import pytest
 
+import dropbatch
 from dropbatch.serve.objects import (
     batch_of_result,
     created_at,
@@ -66,6 +67,10 @@ def test_only_server_needs_its_extra():
 
     others = sys.stdlib_module_names | {"dropbatch", "msgspec", "botocore", "anyio"}
     assert needed - others | {"python_multipart"} == extra  # Starlette's forms need it.
+
+
+def test_a_clone_tells_its_version():
+    assert run_alone("--version").stdout == f"dropbatch, version {dropbatch.__version__}\n"
 
 
 def test_help_lists_verbs_quickly():
