@@ -75,7 +75,7 @@ TRANSITIONS = {
         lambda at, seen: at.tell_over(seen, T + 9),
         ("state", "attempt", "told_at"),
     ),
-    "refuse": (SUBMITTING, lambda at, seen: at.refuse(seen, T + 9), ("state", "attempt")),
+    "make_ready": (SUBMITTING, lambda at, seen: at.make_ready(seen, T + 9), ("state", "attempt")),
     "resubmit": (
         BATCH,
         lambda at, seen: at.resubmit(seen, T + 9, T + 9),

@@ -98,9 +98,9 @@ WRITES = {
         lambda at, seen: at.tell_over(seen, T + 9),
         {"told_at": T + 9},
     ),
-    "refuse": (
+    "make_ready": (
         replace(SUBMITTING, claims=2, calls_fail_since=T, work=DueKind.POLL),
-        lambda at, seen: at.refuse(seen, T + 9, refusals=1),
+        lambda at, seen: at.make_ready(seen, T + 9, refusals=1),
         {
             "state": "ready",
             "work": "v2#submit",
@@ -110,9 +110,9 @@ WRITES = {
             "refusals": 1,
         },
     ),
-    "refuse a job's first batch": (
+    "make_ready a job's first batch": (
         replace(FIRST, work=DueKind.POLL),
-        lambda at, seen: at.refuse(seen, T + 9),
+        lambda at, seen: at.make_ready(seen, T + 9),
         {"state": "ready", "work": "v2#first", "due_at": T + 9},
     ),
     "undo_submit": (
