@@ -439,3 +439,9 @@ def test_paused_job_leaves_other_batches_alone(ledger, batch):
     swept(ledger, PAUSED, batch)
 
     assert ledger.done == []
+
+
+def test_sweep_for_requestless_batches_is_selective(ledger):
+    swept(ledger, {"reading": Reading(has_endings=True)}, READY, HELD, QUEUED, SPLIT, SUBMITTING)
+
+    assert ledger.done == []
