@@ -61,9 +61,10 @@ CREATE TABLE places (job TEXT, id INTEGER, place INTEGER, PRIMARY KEY (job, id))
 CREATE TABLE failed (place INTEGER PRIMARY KEY);
 CREATE TABLE answers (place INTEGER PRIMARY KEY, line BLOB, success INTEGER);
 """
-"""Each job's failed records, the oldest job's first, with their line in its retry file; a retry's
-records, which of its parent's they are, and their places in the first job; the places of all
-retries' records; those that failed in the first job; and the answers for these places."""
+"""A `place` is a record's id in the first job. Of all jobs: `failures`, the oldest job's first,
+with their `number` in its retry file, and the `places` of retries' records. Of the first job: what
+`failed`, and newer `answers`. Of the retry that is added: `found`, its records; `chosen`, their ids
+in its parent; `placed`, their places."""
 _STILL_FAILED = """
 SELECT place, line FROM failures
 WHERE age IN (SELECT max(age) FROM failures WHERE place IS NOT NULL GROUP BY place)
@@ -227,6 +228,7 @@ class Merging:
             (retry.job_id,),
         )
         self._retry_lines[retry.job_id] = retry.retry_lines
+        # The newest wins over a failure; over an answer only one that was asked for again.
         self._db.executemany(
             "INSERT INTO answers VALUES (?1, ?2, ?3) ON CONFLICT (place) DO UPDATE "
             "SET line = excluded.line, success = excluded.success "

@@ -1,6 +1,7 @@
 """Submitting: a source is opened, checked by the rules of the stack, and sent, each by itself.
 
-So many sources can all be checked before the first is sent.
+So many sources can all be checked before the first is sent. `retry` sends a job's failed records
+again, from its retry file in the bucket.
 """
 
 from __future__ import annotations
@@ -99,9 +100,8 @@ class Submission:
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from error
 
-    @property
-    def stored_metadata(self) -> dict[str, str]:
-        """The metadata that the upload has in the bucket."""
+    def metadata_with_digest(self) -> dict[str, str]:
+        """The metadata that the upload has in the bucket; the whole source is read for it."""
         return {**self.metadata, **({DIGEST: self.digest} if self.digest else {})}
 
     def check(self, read: Callable[[str], bytes | None]) -> list[str]:
@@ -148,7 +148,7 @@ class Submission:
         if self.in_place:
             return self._start(progress)
         opened = self.open()
-        metadata = self.stored_metadata
+        metadata = self.metadata_with_digest()
         if opened.stored:
             what = opened.stored, opened.size or 0, self.key
             uploaded = copy(self.stack, *what, metadata, progress, etag=opened.etag)
@@ -160,7 +160,7 @@ class Submission:
     def _start(self, progress: Callable[[int], None]) -> Job:
         uploaded = upload_in_place(self.stack, str(self.source))
         job = Job.of_upload(self.stack, uploaded)
-        self.existed = job.resolved().uploaded is None
+        self.existed = job.resolved().uploaded is None  # A job that is found drops it.
         if not self.existed:
             start_in_place(self.stack, uploaded)
         progress(uploaded.size)
@@ -198,7 +198,7 @@ class _Beginning:
         self._left = iter(lambda: stream.read(CHUNK_BYTES), b"")
         self._held = list[bytes]()
         self.error: UsageError | None = None
-        """Of the source: the check would take it for one of its own."""
+        """What reading the source raised: `check_beginning` passes over it, as over its own."""
 
     def blocks(self) -> Iterator[bytes]:
         try:
@@ -235,6 +235,7 @@ def prepare(
             opened.size,
             opened,
             template=template,
+            # With another name or options, a copy of it is sent.
             in_place=path is not None and name in {None, path} and not given,
             notes=opened.notes,
         )
@@ -260,17 +261,17 @@ def find_existing(
     """
     by_key = {one.key: one for one in submissions if one.opens_again and not one.in_place}
 
-    def same(key: str) -> Uploaded | None:
+    def found_if_same(key: str) -> Uploaded | None:
         answer = stack.ask("head_object", key)
         if answer is None:
             return None
         found = uploaded_of(key, answer)
-        wanted = by_key[key].stored_metadata
+        wanted = by_key[key].metadata_with_digest()
         by_key[key].release()
         return found if found.modified >= since and found.metadata == wanted else None
 
     listed = _listed(stack, by_key, since)
-    return {key: found for key, found in at_once(same, listed) if found}
+    return {key: found for key, found in at_once(found_if_same, listed) if found}
 
 
 def _listed(stack: Stack, by_key: Mapping[str, Submission], since: datetime) -> Iterator[str]:

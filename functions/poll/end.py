@@ -214,24 +214,24 @@ def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
             chosen = missing[start : start + MAX_PARALLEL_COPIES]
             list(
                 threads.map(
-                    lambda piece: store.upload_part_copy(key, progress.upload, *piece), chosen
+                    lambda copy: store.upload_part_copy(key, progress.upload, *copy), chosen
                 )
             )
-    pieces = store.list_parts(key, progress.upload)
-    size = sum(piece.size for piece in pieces)
-    if len(pieces) != len(sources) or size != progress.size:
+    copies = store.list_parts(key, progress.upload)
+    size = sum(copy.size for copy in copies)
+    if len(copies) != len(sources) or size != progress.size:
         words = f"the segments of {kind} hold {size} bytes, expected {progress.size}"
         raise coverage_error(job, words)
-    store.complete_multipart_upload(key, progress.upload, pieces)
+    store.complete_multipart_upload(key, progress.upload, copies)
     return job
 
 
 def _resume_upload(services: Services, job: Job, kind: Kind) -> tuple[Job, set[int]]:
-    """The job with the upload of a file, begun if there is none, and the pieces that it has."""
+    """The job with the upload of a file, begun if there is none, and which copies it has."""
     progress, key = progress_of(job, kind), file_key(job, kind)
     if progress.upload:
         with suppress(ObjectNotFoundError):  # S3 removes unfinished uploads after a week.
-            return job, {piece.number for piece in services.store.list_parts(key, progress.upload)}
+            return job, {copy.number for copy in services.store.list_parts(key, progress.upload)}
     content_type = result_file(job, kind).content_type
     upload = services.store.create_multipart_upload(key, file_metadata(job, kind), content_type)
     changed = services.ledger.update_leased_job(job, {kind: replace(progress, upload=upload)})

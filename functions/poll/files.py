@@ -71,7 +71,7 @@ def next_final_batches(
     progress = progress_of(job, kind)
     succeeded, failed, size, covered = job.sums.succeeded, job.sums.failed, 0, progress.next_id
     leaves: list[Batch] = []
-    split: list[Batch] = []
+    divided: list[Batch] = []
     """Batches that were divided into those that follow them, not all of which are final yet."""
     submitted: list[Batch] = []
     contiguous, pending = True, PendingBatches()
@@ -89,10 +89,10 @@ def next_final_batches(
                 covered += batch.records.requests
                 leaves.append(batch)
                 size += _section(batch, kind)[1]
-                submitted += (batch, *split)
-                split.clear()
+                submitted += (batch, *divided)
+                divided.clear()
         elif batch.state is BatchState.DIVIDED:
-            split.append(batch)
+            divided.append(batch)
         else:
             contiguous = False
             pending = pending.plus(batch)

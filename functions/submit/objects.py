@@ -35,24 +35,24 @@ def load_for(services: Services, upload: Upload) -> Load:
 
 def _content(services: Services, upload: Upload, name: str) -> bytes | str:
     """An object's content, as much as fits in a request and a byte, or why there is none."""
-    place = place_of(services.settings, upload, name)
-    if not may_read(services.settings, place):
+    location = location_of(services.settings, upload, name)
+    if not may_read(services.settings, location):
         bucket = services.settings.bucket_name
-        return f"{place.url} is not read. Put it below s3://{bucket}/{names.INBOX}."
+        return f"{location.url} is not read. Put it below s3://{bucket}/{names.INBOX}."
     try:
-        store = services.store.in_bucket(place.bucket)
-        return store.get(place.key, 0, MAX_CONTENT_BYTES + 1)
+        store = services.store.in_bucket(location.bucket)
+        return store.get(location.key, 0, MAX_CONTENT_BYTES + 1)
     except ObjectNotFoundError:
-        return f"{place.url} does not exist. Upload it before the records that name it."
+        return f"{location.url} does not exist. Upload it before the records that name it."
     except RefusedError as refusal:
-        return f"S3 does not hand out {place.url}: {refusal.code}."
+        return f"S3 does not hand out {location.url}: {refusal.code}."
     except StorageError as error:
         if "InvalidRange" in str(error):
-            return f"{place.url} is empty."
+            return f"{location.url} is empty."
         raise
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where an object is."""
 
     bucket: str
@@ -64,22 +64,22 @@ class Place(NamedTuple):
         return f"s3://{self.bucket}/{self.key}"[:300]
 
 
-def place_of(settings: Settings, upload: Upload, name: str) -> Place:
+def location_of(settings: Settings, upload: Upload, name: str) -> Location:
     """Where the object is that a record of an upload names."""
     if name.startswith("s3://"):
         bucket, _, key = name.removeprefix("s3://").partition("/")
-        return Place(bucket, key)
+        return Location(bucket, key)
     if name.startswith(names.INBOX):
-        return Place(settings.bucket_name, name)
+        return Location(settings.bucket_name, name)
     folder, slash, _ = upload.object_key.rpartition("/")
-    return Place(upload.bucket, f"{folder}{slash}{name}")
+    return Location(upload.bucket, f"{folder}{slash}{name}")
 
 
-def may_read(settings: Settings, place: Place) -> bool:
+def may_read(settings: Settings, location: Location) -> bool:
     """Whether records may name an object: it is where uploads are."""
-    if not 0 < len(place.key.encode()) <= names.MAX_KEY_BYTES:
+    if not 0 < len(location.key.encode()) <= names.MAX_KEY_BYTES:
         return False
-    if place.bucket == settings.bucket_name:
-        return place.key.startswith(names.INBOX)
-    is_source = bool(place.bucket) and place.bucket == settings.source_bucket_name
-    return is_source and place.key.startswith(settings.source_prefix)
+    if location.bucket == settings.bucket_name:
+        return location.key.startswith(names.INBOX)
+    is_source = bool(location.bucket) and location.bucket == settings.source_bucket_name
+    return is_source and location.key.startswith(settings.source_prefix)

@@ -62,7 +62,8 @@ def writes(name: str) -> list[int]:
     return [number for number, call in enumerate(recorded(name), 1) if call in WRITES]
 
 
-def test_nothing_is_lost_when_process_dies_after_write():
+def test_death_after_write_loses_nothing_and_brings_no_second_bill():
+    """But for a death between the API's yes and its record, which is counted: see `run_once`."""
     name = next(iter(JOURNEYS))
     strike_all(name, [(number, "after") for number in writes(name)[::8]])
 
