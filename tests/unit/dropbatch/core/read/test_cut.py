@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -375,3 +376,42 @@ def test_number_out_of_range_is_sent_as_written(number, among, schema):
         replace(plan_of((10, LIMIT * 9)), facts=facts_of(Model(schema=schema))), among + record
     )
     assert one.body == build_body([record])
+
+
+NO_OBJECT = "The record is JSON, but not an object. Write one request object."
+NO_UTF8 = "Byte 2 of the record is not UTF-8. Save the file as UTF-8."
+
+
+@pytest.mark.parametrize(
+    ("raw", "code", "message", "excerpt"),
+    [
+        (b"[1,\r2]", "not_an_object", NO_OBJECT, [1, 2]),
+        (b"null", "not_an_object", NO_OBJECT, None),
+        (b"{\xff\r", "invalid_utf8", NO_UTF8, "{\ufffd"),
+    ],
+)
+def test_unsendable_is_reported_with_line(raw, code, message, excerpt):
+    judged = validate_record(raw, 5)
+    assert (judged.code, judged.message) == (code, f"Line 5: {message}")
+    assert msgspec.json.decode(judged.request) == excerpt
+
+
+@pytest.mark.parametrize("number", OUT_OF_RANGE)
+def test_request_out_of_range_is_text_in_errors(number):
+    record = b'{"n":%b}' % number
+    judged = validate_record(record, 1, Inputs(Model(schema="bge")))
+    assert (judged.code, msgspec.json.decode(judged.request)) == ("bad_record", record.decode())
+
+
+@pytest.mark.parametrize("number", OUT_OF_RANGE)
+def test_record_that_is_to_be_converted_has_no_number_out_of_range(number):
+    """Who converts it must be able to read it."""
+    judged = validate_record(b'{"text":"a","n":%b}' % number, 1)
+    assert (judged.code, "out of range" in judged.message) == ("invalid_json", True)
+
+
+def test_half_of_a_surrogate_pair_is_named_beside_a_number_out_of_range():
+    judged = validate_record(rb'{"body":{"n":1e999},"x":"\ud800"}', 7, Inputs(Model(schema="bge")))
+    assert judged.message.startswith(
+        r"Line 7: The record: It has half of a surrogate pair (\ud800)"
+    )
