@@ -45,6 +45,7 @@ TABLE = {
     ),
     "no capacity": (rejected(429, 3040), "no capacity 3040", 5, 15 * MINUTE, "submitted"),
     "failed for capacity": (Failed(3040, ""), "failed 3040", 5, MINUTE, "submitted"),
+    "failed for the model's capacity": (Failed(3050, ""), "failed 3050", 5, MINUTE, "submitted"),
     "withdrawn": (WITHDRAWN, "withdrawn 5028", 2, 2.0, "rejected"),
 }
 
