@@ -139,7 +139,10 @@ def _for_status(wait: Wait) -> dict[str, Any]:
 
 def noted_wait(job: Job, now: float) -> Wait | None:
     """What a job's own calls have shown that it waits for, if that still holds."""
-    return job.wait if job.wait and now < job.wait.until else None
+    if job.wait is None or now >= job.wait.until:
+        return None
+    # Until then it is shown: users are not told, and each new note would be a new status.
+    return replace(job.wait, until=NEVER)
 
 
 def final_status(job: Job) -> dict[str, Any]:

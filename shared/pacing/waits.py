@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from shared.errors import RefusedError, StorageError
-from shared.job_status import build_status, iso_time, write_status
+from shared.job_status import build_status, iso_time, noted_wait, write_status
 from shared.models import ACCOUNT_CHANGED, LASTING_SECONDS, NEVER, Batch, ErrorDetail, Job, Wait
 from shared.observability import count, logger
 from shared.pacing.breaker import ALARMED, HELD, MODEL_BUSY, TOO_MANY_CALLS, PauseReason
@@ -43,8 +43,8 @@ def waiting_for(services: Services, job: Job) -> Wait | None:
     found = services.budget.waits(job.plan.model, now)
     if job.control and job.control.held_since:
         found.append(_held(job.job_id, job.control.held_since))
-    if job.wait and now < job.wait.until:
-        found.append(job.wait)
+    if noted := noted_wait(job, now):
+        found.append(noted)
     return min(found, key=lambda one: IMPORTANCE.index(one.code), default=None)
 
 
@@ -150,7 +150,7 @@ def show_denied(services: Services, job: Job, error: Exception) -> None:
     if job.wait and job.wait.code == CALLS_DENIED and now < job.wait.until:
         return  # Visits show it, and know more: how many batches are pending.
     try:
-        write_status(services, job, build_status(job, wait))
+        write_status(services, job, build_status(job, replace(wait, until=NEVER)))
     except StorageError as failed:
         logger.error("call denied, and not shown", job_id=job.job_id, reason=str(failed))
         count("StuckItems")

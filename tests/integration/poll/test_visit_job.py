@@ -27,6 +27,7 @@ from shared.models import (
     Status,
     Sweep,
     SweepGoal,
+    Wait,
 )
 from shared.retry import CLAIMS_BEFORE_ALARM, MAX_CLAIMS
 from tests.support.doubles.ledger_items import REASON, T
@@ -363,6 +364,20 @@ def test_next_visit_is_later_without_changes(visited, unchanged, wait):
         T + wait,
         0,
     )
+
+
+def test_what_is_noted_again_is_no_new_status(visited):
+    visited.hold(None, wait=Wait(T + 900, "polls_fail", "Workers AI is silent.", T - 900))
+    visited.visit()
+    waiting = msgspec.json.decode(visited.read("status.json"))["waiting_for"]
+    assert waiting == {"code": "polls_fail", "message": "Workers AI is silent.", "until": None}
+    visited.change_job("wait", replace(visited.job.wait, until=T + 4_500))
+    visited.change_job("due_at", T)
+    visited.store.put = None  # A status that is the same is not written again.
+
+    visited.visit()
+
+    assert visited.job.status.unchanged == 1
 
 
 @pytest.mark.parametrize(

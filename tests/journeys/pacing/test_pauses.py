@@ -66,7 +66,7 @@ def test_long_failing_submits_raise_alarm(world, api, capsys, fault, said):
 
     run_until(world, began + 3_000)
     waiting = world.status()["waiting_for"]
-    assert waiting["code"] == "submits_fail"
+    assert (waiting["code"], waiting["until"]) == ("submits_fail", None)
     assert said in waiting["message"]
     assert counted(capsys, "StuckItems") == 0
 
