@@ -6,9 +6,8 @@ import pytest
 
 from functions.poll import collect, doubts, poll
 from local.workers_ai import Behaviour, Fault
-from shared import job_control
+from shared import job_control, job_status
 from shared.ledger.due import DueEntry, DueItems
-from shared.pacing import cost
 from tests.simulation.worlds import answer_laws
 from tests.simulation.worlds.judges import Ending, Laws, Promises
 from tests.simulation.worlds.plans import Command, Drop, Plan
@@ -146,11 +145,30 @@ def test_division_of_a_batch_that_runs_is_detected(monkeypatch):
     assert answer_laws.RUNS in laws_broken(run(plan).violations)
 
 
+def test_stored_answer_that_is_not_used_is_detected(monkeypatch):
+    """An answer is given once and lacks an item: what it holds is lost with the id."""
+    plan = Plan(
+        1,
+        settings=(("BATCH_DEADLINE_HOURS", 1),),
+        api=(("answers_per_batch", 1),),
+        faults=(Fault(kind="missing", first=1),),
+        acts=(Drop(0.0, "a.jsonl", 5),),
+    )
+    assert run(plan).violations == ()
+
+    def forgetful(services, job, batch, reply):
+        return collect.collect(services, job, replace(batch, partial_replies=()), reply)
+
+    monkeypatch.setattr(doubts, "collect", forgetful)
+
+    assert answer_laws.USED in laws_broken(run(plan).violations)
+
+
 def test_accepted_batches_without_a_cost_are_detected(monkeypatch):
     acts = (Drop(0.0, "a.jsonl", 5), Command(60.0, "a.jsonl", "cancel now"))
     plan = Plan(1, latency=3_000.0, acts=acts)
     assert run(plan).violations == ()
-    monkeypatch.setattr(cost, "unmetered", lambda *_: cost.Unmetered(0, 0, 0))
+    monkeypatch.setattr(job_status, "unmetered", lambda *_: job_status.Unmetered(0, 0, 0))
 
     assert laws_broken(run(plan).violations) == {answer_laws.COSTS, answer_laws.BILLED}
 

@@ -29,6 +29,8 @@ KNOWN = "a batch whose id the API has is not submitted again"
 NO_REASON = "Workers AI gave no reason."
 LOST, NO_ANSWERS = doubts.LOST.message, doubts.NO_ANSWERS.message
 LATE = doubts.LATE.message
+NAMED = re.compile(rb'"(?:id|index)":\d|"external_reference":"')
+"""What says whose an item is: without it nobody knows, and nothing is guessed."""
 RAW = re.compile(r"staging/([^/]+)/([^/]+)/raw-(\d+)-\d+")
 CLOCKS_SECONDS = 60.0
 """Seconds by which clocks may differ."""
@@ -133,13 +135,14 @@ class Stored:
         """Watch a world's objects, and its table."""
         self.laws = laws
         self.whole: set[tuple[str, ...]] = set()
-        """Job, batch and attempt of each stored reply with a good item."""
+        """Job, batch and attempt of each stored reply with a good item that says whose it is."""
         laws.world.s3.watchers.append(self._note)
         laws.world.dynamodb.watchers.append(self._judge)
 
     def _note(self, version: Version) -> None:
         found = RAW.fullmatch(version.key)
-        if found and version.body.count(b'"success":true') > 1:  # The envelope's own is one.
+        has_good = version.body.count(b'"success":true') > 1  # The envelope's own is one.
+        if found and has_good and NAMED.search(version.body):
             self.whole.add(found.groups())
 
     def _judge(self, key: Key, old: dict[str, Any] | None, new: dict[str, Any] | None) -> None:

@@ -102,6 +102,14 @@ FOUND = {
             Command(63.0, "", "run"),
         ),
     ),
+    "a stored item without index or reference, which nobody can use, was judged as unused": Plan(
+        810_000_151,
+        latency=0.0,
+        settings=(("BATCH_DEADLINE_HOURS", 1),),
+        api=(("answers_per_batch", 1),),
+        faults=(Fault(kind="unnumbered", times=0),),
+        acts=(Drop(0.9, "3.jsonl", 1, referenced=False),),
+    ),
 }
 """Plans that broke a law once, by what was wrong then."""
 
