@@ -7,7 +7,7 @@ A type is written as one of:
 - `"string"`, `"string+"` (not empty), `"string <pattern>"`, `"boolean"`, `"object"`, `"null"`,
   `"any"`;
 - `"false"`: this value alone; its decoder needs `check_false`;
-- `"integer"`, `"number"`, `"number 0..5"`, `"integer 1.."`: with its range;
+- `"integer"`, `"number"`, `"number 0..5"`, `"integer 0.."`: with its range;
 - `"=a|b"`: one of these words;
 - `{"list": type, "least": 1, "most": 4}`;
 - `{"members": {"name!": type}}`: an object, `!` for a required member; others may be there too;

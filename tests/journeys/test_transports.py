@@ -35,6 +35,7 @@ def test_refused_secret_pauses_everything(start, api, name):
     world = start(**WAYS[name])
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver_all()
+    world.pass_time(10)
     world.tick()
     assert world.status()["waiting_for"]["code"] == "token_refused"
 
@@ -55,6 +56,7 @@ def test_empty_secret_is_waited_for(start, api, monkeypatch):
         world = start(CLOUDFLARE_API_TOKEN_SECRET_ARN=empty)
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver_all()
+    world.pass_time(10)
     world.tick()
     assert world.status()["waiting_for"]["code"] == "token_refused"
     assert api.accepted == []
@@ -70,6 +72,7 @@ def test_secret_of_several_lines_is_refused_by_name(start, api):
     world.secrets.put_secret_value(SecretId="token", SecretString=f"{TOKEN}\nother-token")
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver_all()
+    world.pass_time(10)
     world.tick()
     waiting = world.status()["waiting_for"]
     assert waiting["code"] == "token_refused"

@@ -109,6 +109,7 @@ def test_gateway_that_is_not_paid_pauses_submits(way, start, api, code, reason, 
     api.inject(Fault(kind=code, on="submit", times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver_all()
+    world.pass_time(10)
     world.tick()
     assert world.pauses() == [reason]
     assert world.status()["waiting_for"]["code"] == reason

@@ -34,6 +34,7 @@ class Clock:
     def sleep(self, seconds):
         self.seconds += 60.0
         self.world.deliver_all()
+        self.world.pass_time(60)
         self.world.tick()
 
 

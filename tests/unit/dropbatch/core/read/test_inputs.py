@@ -125,7 +125,7 @@ def test_fault_names_its_member(schema, request_, message):
             "max_output_tokens: It has the wrong type.",
         ),
         (GPT, {"input": "a", "temperature": 9}, "temperature: Expected `float` <= 2.0."),
-        (LLAMA, {"prompt": "a", "max_tokens": 0}, "max_tokens: Expected `int` >= 1."),
+        (LLAMA, {"prompt": "a", "max_tokens": -1}, "max_tokens: Expected `int` >= 0."),
     ],
 )
 def test_what_is_known_of_models_judges_requests(model, request_, message):
