@@ -308,13 +308,13 @@ def test_two_files_with_one_name_are_refused(command, tmp_path):
     assert put(command, tmp_path / "a", tmp_path / "b").code == 0
 
 
-def test_what_is_no_file_in_folder_is_left_out(command, folder, tmp_path):
+def test_what_is_no_file_in_folder_is_left_out(command, folder, tmp_path, monkeypatch):
     os.mkfifo(folder / "july/pipe")
     (folder / "nothing").symlink_to("gone")
     (folder / "link").symlink_to(tmp_path)
     (folder / "other.jsonl").symlink_to(folder / "july/00.jsonl")
     with socket.socket(socket.AF_UNIX) as listening:
-        os.chdir(folder)
+        monkeypatch.chdir(folder)
         listening.bind("socket")
         done = put(command, folder)
 
