@@ -164,7 +164,7 @@ def test_notebook_shows_one_line_that_changes(running, monkeypatch):
     shown, error = interrupted
     assert "of 5 records" in shown
     assert error.startswith("Interrupted: \nInterrupted. Job 20")
-    assert error.endswith("Wait for it with `job.wait()`, stop it with `job.cancel()`.")
+    assert error.endswith(" continues. Wait for it, or cancel it.")
     assert not [
         text
         for name in cells
