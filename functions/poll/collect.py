@@ -16,7 +16,6 @@ from typing import IO
 import msgspec
 
 from dropbatch.core.formats.base import REFUSED_CODES, Task
-from dropbatch.core.names import JobState
 from dropbatch.core.read.index import RecordIndex
 from functions.poll.join import (
     Answers,
@@ -45,7 +44,6 @@ METRIC_OF_CODE = {
 }
 """The metric of failed records with a code: the file's fault, the API's, or (others) no answer."""
 
-VISIT_SECONDS = 60.0  # In which a job with a new part is visited, whoever dies
 
 MAX_LINES_IN_MEMORY = 1 << 20
 WRITE_BYTES = 256 << 10  # Bytes of lines written together: a processor's cache holds them
@@ -62,7 +60,7 @@ class StoredReply:
 def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | None) -> bool:
     """Write the batch's part and make it `done`; return whether it is."""
     if reply is None and not batch.partial_replies:
-        return _finish(services, job, batch, *unwritten_part(services, job, batch))
+        return _finish(services, batch, *unwritten_part(services, job, batch))
     rows = _index(services, batch)
     with ExitStack() as stack:
         answers = read_answers(services, batch, rows, reply, stack)
@@ -77,7 +75,7 @@ def collect(services: Services, job: Job, batch: Batch, reply: StoredReply | Non
                 return False
         part, failed = _write_part(services, job, batch, rows, answers)
         del answers
-    return _finish(services, job, batch, part, failed)
+    return _finish(services, batch, part, failed)
 
 
 def failed_for_capacity(services: Services, job: Job, batch: Batch) -> bool:
@@ -107,9 +105,8 @@ def _index(services: Services, batch: Batch) -> RecordIndex:
     return decode_index(services.store.get(key, batch.index_offset))
 
 
-def _finish(services: Services, job: Job, batch: Batch, part: Part, failed: Counter[str]) -> bool:
+def _finish(services: Services, batch: Batch, part: Part, failed: Counter[str]) -> bool:
     """Make a batch `done`; return whether this call did."""
-    _expect_visit(services, job)
     finished = services.ledger.finish_batch(batch, part, services.now())
     if finished:
         count("BatchesDone")
@@ -121,16 +118,6 @@ def _finish(services: Services, job: Job, batch: Batch, part: Part, failed: Coun
             "batch done", **batch_log_fields(finished), polls=finished.polls, failed=dict(failed)
         )
     return finished is not None
-
-
-def _expect_visit(services: Services, job: Job) -> None:
-    """Make the job due soon, before a batch is final: who visits it next may die."""
-    now = services.now()
-    if job.state is not JobState.IN_PROGRESS or job.due_at is None or job.lease_until > now:
-        return
-    # Later, or long ago: many jobs wait for a visit.
-    if not -VISIT_SECONDS <= job.due_at - now <= VISIT_SECONDS:
-        services.ledger.bring_visit_forward(job, now + VISIT_SECONDS / 2)
 
 
 def _poll_again(services: Services, batch: Batch, key: str, missing: int) -> None:

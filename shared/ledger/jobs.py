@@ -151,7 +151,7 @@ class Jobs(Table):
         return self._change_job(job.job_id, expected, changes)
 
     def bring_visit_forward(self, job: Job, due_at: float) -> Job | None:
-        """Make a job due earlier, unless somebody works on it: a batch of it will be final."""
+        """Make a job due earlier, unless somebody works on it."""
         expected: dict[str, object] = {"state": JobState.IN_PROGRESS, "due_at": job.due_at}
         return self._change_job(job.job_id, expected, {"due_at": due_at, "work": DueKind.JOB})
 
