@@ -167,7 +167,8 @@ def judge_known(laws: Laws, key: Key, old: dict[str, Any], new: dict[str, Any]) 
     is_late = (
         now - float(latest["at"]["N"]) - number(old, "paused") > 3_600 * hours - CLOCKS_SECONDS
     )
-    failed_for_capacity = number(new, "due_at") > now + CAPACITY_SECONDS
+    wait = number(new, "due_at") - number(new, "ready_at")  # by one clock
+    failed_for_capacity = wait > CAPACITY_SECONDS
     if "ending" in new or "isolating" in new or is_late or failed_for_capacity:
         return
     api, request_id = laws.world.api, latest["request_id"]["S"]
