@@ -22,8 +22,6 @@ from tests.support.shipped import ROOT
 from tests.support.terminal import run_alone
 
 # ── the command line as a package ─────────────────────────────────────────────────────────────────
-
-
 MODULES = sorted((ROOT / "dropbatch").rglob("*.py"))
 MAX_HELP_SECONDS = 0.3
 
@@ -93,8 +91,6 @@ def test_help_lists_verbs_quickly():
 
 
 # ── the separation of answers and failures, wherever the blocks end ───────────────────────────────
-
-
 ANSWERS = [
     b'{"custom_id":"%d","response":{"status_code":200,"body":{"a":"\\n"}},"error":null}\n' % n
     for n in range(5)

@@ -87,8 +87,6 @@ def unused_port():
 
 
 # ── what `make demo` sends, and what `make try` starts ────────────────────────────────────────────
-
-
 def test_records_are_short_texts_with_names():
     records = list(demo.records())
 

@@ -23,8 +23,6 @@ WHISPER = "@cf/openai/whisper-large-v3-turbo"
 
 
 # ── submit and poll ───────────────────────────────────────────────────────────────────────────────
-
-
 def test_submit_is_queued_in_documented_envelope():
     reply = LocalApi().run(BGE, {"requests": TEXTS})
     request_id = reply.json()["result"]["request_id"]
@@ -103,8 +101,6 @@ def test_items_are_reordered_with_references():
 
 
 # ── answers ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_embeddings_have_dimension_and_unit_length(subtests):
     for choice in ("hash", "words"):
         for model in [model for model in MODELS.values() if model.dimension]:
@@ -119,7 +115,6 @@ def test_embeddings_have_dimension_and_unit_length(subtests):
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────
-
 HELLO = {"role": "user", "content": "hello"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 CALLS = {"role": "assistant", "tool_calls": [CALL]}
@@ -207,8 +202,6 @@ def test_global_limit_refuses_everything():
 
 
 # ── switches, and what tests read ─────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("text", "name", "value"),
     [
@@ -288,8 +281,6 @@ def test_local_routes_show_and_change_server():
 
 
 # ── queues and events ─────────────────────────────────────────────────────────────────────────────
-
-
 def test_queue_is_created_listed_and_deleted():
     world = LocalApi()
     queue = LocalQueue(world)
@@ -306,10 +297,7 @@ def test_queue_is_created_listed_and_deleted():
 
 @pytest.mark.parametrize(
     ("switches", "expected"),
-    [
-        ({"queues_refused": "403/10000"}, (403, 10000)),
-        ({"tokens": ["another"]}, (401, 10000)),
-    ],
+    [({"queues_refused": "403/10000"}, (403, 10000)), ({"tokens": ["another"]}, (401, 10000))],
 )
 def test_callers_that_may_not_edit_queues(switches, expected):
     world, account = LocalApi(**switches), f"/accounts/{ACCOUNT}"

@@ -33,8 +33,6 @@ from shared.pacing.breaker import Controls, Pause, PauseReason, Permit, Rate, St
 from tests.support.doubles.ledger_items import JOB, T
 
 # ── commands: what each makes of a job's control, whatever it was before ──────────────────────────
-
-
 NOW = 1_000.0
 FREE = JobControl()
 PAUSED = JobControl("v1", held_since=500.0)
@@ -70,8 +68,6 @@ def test_command_changes_what_it_may(before, word, changes):
 
 
 # ── how commands are carried out ──────────────────────────────────────────────────────────────────
-
-
 RUNNING = replace(JOB, state=JobState.IN_PROGRESS, total=3)
 HELD = JobControl("earlier etag", held_since=T - 60)
 KEY = f"control/jobs/{JOB.job_id}"
@@ -160,8 +156,6 @@ def stack_followed(*bodies, stack=None, pause=None):
 
 
 # ── what is read ──────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("body", "word"),
     [
@@ -182,8 +176,6 @@ def test_command_is_words_of_short_object(body, word):
 
 
 # ── a job ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("job", "due_at"), [(RUNNING, T), (JOB, None)], ids=["in progress", "its upload is being read"]
 )
@@ -232,8 +224,6 @@ def test_job_paused_for_30_days_is_cancelled(seconds, is_ended):
 
 
 # ── the stack ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("held_since", "word", "after"),
     [
@@ -285,9 +275,6 @@ def test_tick_survives_unreadable_command(monkeypatch):
     watch_stack_control(services_of(SimpleNamespace(head=fail), budget=StackBudget()))
 
     assert counted == ["Errors"]
-
-
-# ──  ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("body", ['{"do":"unknown"}', "{}", '{"Records":[]}'])

@@ -29,15 +29,10 @@ from tests.support.joined import (
     row_of,
 )
 
-# ── the join's single rules ───────────────────────────────────────────────────────────────────────
-
-
 ENDING = ("expired", "Workers AI did not finish the batch in time.")
 
 
 # ── single rules ──────────────────────────────────────────────────────────────────────────────────
-
-
 def test_good_line_is_the_apis_item():
     rows = [row_of(1, "row-17", "")]
     (line,) = joined(
@@ -183,8 +178,6 @@ def test_deep_result_is_put_on_one_line(depth):
 
 
 # ── usage ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("told", "usage"),
     [
@@ -244,8 +237,6 @@ def test_usage_of_items_is_summed_if_every_good_one_has_reported_it(items, usage
 
 
 # ── several replies to the same records ───────────────────────────────────────────────────────────
-
-
 def sorted_reply(items, **more):
     return sort_answers(
         parse_answer(json.dumps({"responses": items, **more}).encode()), [raw(None)] * 4
@@ -288,8 +279,6 @@ def test_usage_counts_items_taken():
 
 
 # ── results that are converted, and those that would take too much memory ─────────────────────────
-
-
 ROWS = [RecordEntry(1, 20, raw("a"), original=2)]
 
 
@@ -322,8 +311,6 @@ def test_other_answers_are_converted(monkeypatch, result):
 
 
 # ── items with neither `id` nor `index` ───────────────────────────────────────────────────────────
-
-
 def sorted_by(references, *items):
     """Place and result of each item that is placed, and how many are foreign."""
     sent = [
@@ -351,10 +338,7 @@ def test_reference_that_names_no_single_record_is_foreign(reference):
 def test_references_are_compared_as_texts():
     assert sorted_by(
         [b'"\\u0061"', 7, {"x": 1}], {"external_reference": "a"}, {"external_reference": 7}
-    ) == (
-        {0: "0", 1: "1"},
-        0,
-    )
+    ) == ({0: "0", 1: "1"}, 0)
 
 
 @pytest.mark.parametrize("number", [{"id": 9}, {"index": "9"}, {"id": 9.0}, {"id": 9, "index": 8}])

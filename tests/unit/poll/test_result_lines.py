@@ -29,8 +29,6 @@ from tests.support.converted import LLAMA, target_of
 from tests.support.examples import examples
 
 # ── whole result files, without AWS ───────────────────────────────────────────────────────────────
-
-
 JOB = "20261121T093000Z-5f3a9c1e"
 
 
@@ -130,8 +128,6 @@ class _Store:
 
 
 # ── half of a surrogate pair fails its record alone, in every format of JSON ──────────────────────
-
-
 HALF = "cut \ud83d"
 MESSAGE = {
     "native": "Line 2: messages[0].content: ",
@@ -209,8 +205,6 @@ def test_long_record_is_retried_whole():
 
 
 # ── every line of a result file survives the readers that people use ──────────────────────────────
-
-
 BREAKS = "\x85\u2028\u2029\x0b\x0c\x1c\x1d\x1e\x1f"
 """What `str.splitlines` takes for the end of a line besides LF and CR, and one that it does not."""
 FAILS = "fails"

@@ -26,9 +26,6 @@ from shared.models import (
 from shared.services import Invocation
 from tests.support.doubles.ledger_items import BATCH, JOB, READY, REASON, SPLIT, SUBMITTING, T
 
-# ── jobs whose state asks for a sweep, and these sweeps ───────────────────────────────────────────
-
-
 PAUSED = {"control": JobControl("v", held_since=T - 9)}
 RESUMED = {"control": JobControl("v", resumed_at=T - 8)}
 CANCELLED_JOB = {"control": JobControl("v", cancelled=CANCEL)}
@@ -40,8 +37,6 @@ RUNNING = replace(JOB, state=JobState.IN_PROGRESS, total=9)
 
 
 # ── which sweep a job's state asks for, when it continues ─────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("changes", "goal", "since"),
     [
@@ -121,8 +116,6 @@ def test_twenty_thousand_batches_end_in_10_minutes(monkeypatch):
 
 
 # ── A sweep: how far one visit comes, what it leaves to the next ──────────────────────────────────
-
-
 PAGE = 3
 """Batches of a page in these tests."""
 MOST_PAGES = 20
@@ -208,8 +201,6 @@ def swept(ledger, changes, *batches, seconds=140.0):
 
 
 # ── how far a visit comes ─────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("seconds", "pages"),
     [(150, 6), (140, 6), (125, 5), (106, 5), (105, 4), (45, 1), (26, 1), (25, 0), (15, 0)],
@@ -244,8 +235,6 @@ def test_status_tells_error_before_sweep_and_once(ledger):
 
 
 # ── what follows a page ───────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("changes", "progress", "wait"),
     [(PAUSED, HOLD, 0), (CANCELLED_JOB, END, 0), (RESUMED, RELEASE, 2 * 3)],
@@ -276,8 +265,6 @@ def test_unreadable_batches_are_passed_over(ledger, lost):
 
 
 # ── what a page's batches come to ─────────────────────────────────────────────────────────────────
-
-
 def test_resumed_job_releases_at_submit_rate(ledger):
     swept(ledger, RESUMED, HELD, HELD)
 

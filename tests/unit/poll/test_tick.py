@@ -8,10 +8,7 @@ import pytest
 from functions.poll import commands
 from functions.poll.commands import METRIC_OF_REASON, OUTAGE_SECONDS, SOON_SECONDS, watch_pause
 from functions.poll.contain import DueItem
-from functions.poll.dispatch import (
-    DISPATCHED_SECONDS,
-    dispatch,
-)
+from functions.poll.dispatch import DISPATCHED_SECONDS, dispatch
 from shared.ledger import DueEntry
 from shared.models import BatchState, DueKind
 from shared.pacing.breaker import Controls, Pause, PauseReason, Rate, StackControl
@@ -19,8 +16,6 @@ from shared.workers_ai.client import TokenState
 from tests.support.doubles.ledger_items import JOB, READY, T
 
 # ── when a tick ends a pause, and when it counts one ──────────────────────────────────────────────
-
-
 TOKEN, QUOTA, OUTAGE = PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT, PauseReason.OUTAGE
 
 
@@ -183,8 +178,6 @@ def test_free_call_is_left_to_batches_that_call_soon(paused, due, held_since, ac
 
 
 # ── batches that a tick sends to the submit function ──────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("batch", "paused"),
     [

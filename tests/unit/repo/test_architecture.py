@@ -401,8 +401,6 @@ assert unpack.zstd_module() is zstd
 
 
 # ── states: laws, docstrings, the diagram and the words say the same ──────────────────────────────
-
-
 MACHINES = {"job": (NEXT_JOB_STATES, JobState, jobs), "batch": (NEXT_STATES, BatchState, batches)}
 NAMES = r"((?:`[a-z_]+`(?:, | or )?)+)"
 

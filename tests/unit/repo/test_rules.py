@@ -7,12 +7,7 @@ import pytest
 from bench.billed import BY_SIZE
 from dropbatch.cli.cloudflare import DEFAULT_BASE_URL
 from dropbatch.core.formats.base import API_BODY_LIMIT
-from dropbatch.core.models import (
-    MODEL_ID,
-    find_model,
-    is_model,
-    max_records_per_reply,
-)
+from dropbatch.core.models import MODEL_ID, find_model, is_model, max_records_per_reply
 from dropbatch.core.names import INBOX, MAX_PATH_BYTES, job_control
 from dropbatch.core.plan import FIRST_BATCH_RECORDS, StackLimits
 from dropbatch.core.read.cut import MAX_BYTES_WITHOUT_BATCH, WRAPPER_BYTES

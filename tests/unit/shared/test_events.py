@@ -46,16 +46,7 @@ def changed(**members):
         changed(payload={"request_id": ID}),
         changed(type="cf.workersAi.model.batch.failed"),
     ],
-    ids=[
-        "JSON",
-        "text",
-        "spaces",
-        "base64",
-        "short type",
-        "bare id",
-        "member of the id",
-        "failed",
-    ],
+    ids=["JSON", "text", "spaces", "base64", "short type", "bare id", "member of the id", "failed"],
 )
 def test_event_is_read_in_every_form(body):
     assert told(body) == TOLD

@@ -18,9 +18,8 @@ from shared.retry import (
 )
 from shared.services import CALLER_RESERVE_SECONDS, Invocation
 
+
 # ── back-off: how waits grow, and where they end ──────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(("times", "seconds"), [(0, 10), (1, 20), (3, 80), (7, 900), (10_000, 900)])
 def test_wait_doubles_up_to_its_bound(times, seconds):
     assert exponential(10, times, 900) == seconds
@@ -49,8 +48,6 @@ def test_poll_without_answer_waits_half_of_batchs_age(age, seconds):
 
 
 # ── how long an item waits that is claimed again and again without progress ───────────────────────
-
-
 @pytest.mark.parametrize(
     ("others", "usual", "waits"),
     [
@@ -81,8 +78,6 @@ def test_item_is_stuck_after_twenty_claims(monkeypatch, others, is_reported):
 
 
 # ── how much time an invocation has, and how often a step is tried again ──────────────────────────
-
-
 DEADLINE = 0.0
 """So that the seconds left have no rounding."""
 

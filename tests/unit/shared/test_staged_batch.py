@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropbatch.core.read.index import (
-    WRAPPER_BYTES,
-    RecordEntry,
-    build_body,
-    index_of,
-    record_spans,
-)
+from dropbatch.core.read.index import WRAPPER_BYTES, RecordEntry, build_body, index_of, record_spans
 from functions.poll import poll as ask
 from functions.submit import submit as send
 from local.template import template
@@ -21,9 +15,8 @@ from shared.bootstrap import OBJECT_CALLS, QUICK_CALLS
 from shared.staged_batch import decode_index, encode_index, without_references
 from shared.workers_ai import client as workers_ai
 
+
 # ── the staged object: body and index of one batch, which must never disagree ─────────────────────
-
-
 def written(value):
     return msgspec.Raw(msgspec.json.encode(value))
 
@@ -102,8 +95,6 @@ def test_what_is_not_index_is_refused(content):
 
 
 # ── bodies without `external_reference`: every other byte stays ───────────────────────────────────
-
-
 CASES = {
     '{"external_reference":"a","text":"x"}': '{"text":"x"}',
     '{"text": "x", "external_reference": 7 }': '{"text": "x"}',
@@ -140,8 +131,6 @@ def test_any_record_keeps_all_else(records):
 
 
 # ── the sums of the longest waits ─────────────────────────────────────────────────────────────────
-
-
 LAMBDA_SECONDS = template()["Globals"]["Function"]["Timeout"]
 
 

@@ -140,8 +140,6 @@ def test_foreign_format_is_detected_in_archive(packing):
 
 
 # ── the model an upload asks for ──────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("key", "model"),
     [

@@ -14,13 +14,7 @@ from tests.support.aws.translated_template import NOT_TLS, ROOT, resolved, targe
 from tools.plan import concurrency
 
 # ── runtime, settings, logs, concurrency, disks, and the schedule ─────────────────────────────────
-
-
-POWERTOOLS = {
-    "POWERTOOLS_SERVICE_NAME",
-    "POWERTOOLS_METRICS_NAMESPACE",
-    "POWERTOOLS_LOG_LEVEL",
-}
+POWERTOOLS = {"POWERTOOLS_SERVICE_NAME", "POWERTOOLS_METRICS_NAMESPACE", "POWERTOOLS_LOG_LEVEL"}
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
 
 
@@ -64,8 +58,6 @@ def test_disks_hold_largest_replies_and_parts(source):
 
 
 # ── the bucket, the table, the secrets and the queues ─────────────────────────────────────────────
-
-
 def test_data_can_be_encrypted_with_own_key(of_type):
     (bucket,), (table,) = (
         of_type("AWS::S3::Bucket").values(),
@@ -183,8 +175,6 @@ def test_queues_require_tls(of_type):
 
 
 # ── alarms, the dashboard, and mails about failed jobs ────────────────────────────────────────────
-
-
 def test_queues_functions_and_counts_have_alarms(of_type):
     alarms = of_type("AWS::CloudWatch::Alarm").values()
     watched = {
@@ -202,7 +192,7 @@ def test_queues_functions_and_counts_have_alarms(of_type):
     assert ("Throttles", "SubmitFunction") in watched
     counted = {alarm["MetricName"] for alarm in alarms if alarm["Namespace"] == "Dropbatch"}
     assert counted == {
-        *("Ticks", "OldestPendingAge", "Paused", "AmbiguousSubmits", "StuckItems", "Errors"),
+        *("Ticks", "OldestPendingAge", "Paused", "AmbiguousSubmits", "StuckItems", "Errors")
     }
     assert counted < set(METRICS)
     for alarm in alarms:
@@ -242,8 +232,6 @@ def test_runbook_says_how_many_functions_run_at_once():
 
 
 # ── parameters, their checks, rules and outputs ───────────────────────────────────────────────────
-
-
 def test_parameters_have_defaults_and_limits(source):
     told = source["Parameters"]
     assert {name for name, parameter in told.items() if "Default" not in parameter} == {

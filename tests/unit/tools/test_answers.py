@@ -83,8 +83,6 @@ def test_low_account_limit_is_explained():
 
 
 # ── one file a stack ──────────────────────────────────────────────────────────────────────────────
-
-
 class Cloud:
     """AWS accounts with stacks, reached by profile, and the SAM CLI."""
 

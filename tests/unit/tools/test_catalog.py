@@ -16,9 +16,8 @@ from tests.support.converted import BGE, DEEPSEEK, KIMI, QWEN
 from tools import refresh_catalog
 from tools.refresh_catalog import CatalogError, merged, read_list
 
+
 # ── Cloudflare's list of models, with changes ─────────────────────────────────────────────────────
-
-
 def rows(*without: str) -> list[dict[str, Any]]:
     """Cloudflare's list; some models take no batches any more."""
     return list(listing(BATCH - set(without)))
@@ -33,8 +32,6 @@ def with_properties(name: str, **properties: object) -> list[dict[str, Any]]:
 
 
 # ── how the list of Cloudflare's models becomes the catalogue ─────────────────────────────────────
-
-
 KNOWN, DAY = catalog().models, "2026-12-24"
 
 
@@ -57,8 +54,6 @@ class Read:
 
 
 # ── what is read ──────────────────────────────────────────────────────────────────────────────────
-
-
 def test_value_may_be_text_array_or_object():
     models = Read(rows()).listed
 
@@ -80,8 +75,6 @@ def test_value_may_be_text_array_or_object():
 
 
 # ── what it changes ───────────────────────────────────────────────────────────────────────────────
-
-
 def test_other_price_is_taken_with_its_day():
     price = [
         {"unit": "per M input tokens", "price": 0.9},
@@ -109,8 +102,6 @@ def test_new_model_is_added_with_its_task():
 
 
 # ── what is not believed ──────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [

@@ -237,8 +237,6 @@ def test_closing_words_say_what_was_checked():
 
 
 # ── the token ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def secrets(monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -364,8 +362,6 @@ def test_sam_cli_is_run_without_token(monkeypatch):
 
 
 # ── make destroy ──────────────────────────────────────────────────────────────────────────────────
-
-
 def test_destroy_says_what_stays():
     names = {"Bucket": "files", "Table": "ledger", "ApiToken": "secret"}
     said = destroy.what_stays(stack_in("UPDATE_COMPLETE"), names, "samconfig.local.toml")
@@ -403,8 +399,6 @@ def test_destroy_without_idle_stack_ends_with_advice(account, status):
 
 
 # ── what `make destroy` removes at Cloudflare ─────────────────────────────────────────────────────
-
-
 OUTPUTS = {"BucketName": "files", "TableName": "ledger", "SubmitFunctionName": "submit"}
 VARIABLES = {
     "CLOUDFLARE_ACCOUNT_ID": "a",

@@ -77,9 +77,7 @@ def cloudflare(monkeypatch, tmp_path):
 
         clients = {"lambda": Functions(), "secretsmanager": made.secrets}
         monkeypatch.setattr(
-            deploy_worker,
-            "session",
-            lambda saved: SimpleNamespace(client=clients.__getitem__),
+            deploy_worker, "session", lambda saved: SimpleNamespace(client=clients.__getitem__)
         )
         yield made
 
@@ -172,8 +170,6 @@ def test_without_node_it_says_what_is_missing(monkeypatch, tmp_path):
 
 
 # ── the checks of the token and of the Worker's secret ────────────────────────────────────────────
-
-
 TOKEN = "secret-canary"
 BASE = "https://api.cloudflare.com/client/v4"
 REFUSED = {"success": False, "errors": [{"code": 10000, "message": "no"}]}
@@ -202,11 +198,7 @@ def answered(monkeypatch):
 
 @pytest.mark.parametrize(
     ("models", "verify", "words"),
-    [
-        (200, 401, ""),
-        (403, 200, "Workers AI - Edit"),
-        (401, 401, "does not accept this token"),
-    ],
+    [(200, 401, ""), (403, 200, "Workers AI - Edit"), (401, 401, "does not accept this token")],
 )
 def test_says_what_is_wrong(answered, models, verify, words):
     asked = answered(search=models, verify=verify)

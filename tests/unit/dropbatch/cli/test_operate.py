@@ -25,8 +25,6 @@ from dropbatch.errors import Error
 from tests.support.shipped import ROOT
 
 # ── verbs of operators, the list of models, and what is gone ──────────────────────────────────────
-
-
 VERBS = list(cli.commands.items())
 
 
@@ -131,8 +129,6 @@ def test_json_has_efforts_and_cached_price():
 
 
 # ── `doctor`: each thing that can be wrong is found, with what to do ──────────────────────────────
-
-
 BGE = "@cf/baai/bge-small-en-v1.5"
 ALARM = "dropbatch-StuckItemsAlarm-1A2B3C4D5E6F"
 

@@ -19,9 +19,8 @@ from dropbatch.client.records import ResultFiles
 from dropbatch.client.sources import open_source
 from dropbatch.errors import Error, UsageError
 
+
 # ── results as columns ────────────────────────────────────────────────────────────────────────────
-
-
 def native(id_, vector=None, reference=None, code="inference_failed"):
     line = {"id": id_, "external_reference": reference, "success": vector is not None}
     if vector is None:
@@ -90,8 +89,6 @@ def test_several_vectors_are_refused():
 
 
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 def exported(kind, folder, output=THREE):
     return export(
         kind,
@@ -182,8 +179,6 @@ def test_first_answer_decides_however_late(format_, monkeypatch):
 
 
 # ── A table's own columns beside its answers ──────────────────────────────────────────────────────
-
-
 def answered(table, vectors=None, failed=()):
     """The files of a job of a table: its rows, each with an answer."""
     head, *rows = (

@@ -27,8 +27,6 @@ from dropbatch.core.read.rows import first_row, read_rows
 from tests.support.converted import LLAMA, target_of
 
 # ── finished jobs in files ────────────────────────────────────────────────────────────────────────
-
-
 UNREADABLE = b"{bad"
 
 
@@ -132,8 +130,6 @@ def finish(
 
 
 # ── reading results: every record's fate, in every format, whatever its bytes ─────────────────────
-
-
 JOB = "20261121T093000Z-00000000"
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 
@@ -193,8 +189,6 @@ def test_fate_of_each_record(tmp_path, form, content, references, fails):
 
 
 # ── each record's newest answer at its place, in every format; nothing is guessed ─────────────────
-
-
 ROOT = "20261121T093000Z-00000000"
 
 
@@ -224,8 +218,6 @@ def child(number):
 
 
 # ── tables ────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("format_", "delimiter", "content"),
     [
@@ -268,8 +260,6 @@ def test_columns_that_differ_are_skipped(tmp_path):
 
 
 # ── what is never done ────────────────────────────────────────────────────────────────────────────
-
-
 def test_ids_within_a_users_record_stay(tmp_path):
     record = b'{"id":4711,"text":"fail","metadata":{"id":9,"k":1},"external_reference":{"id":812,"page":2}}'  # noqa: E501
     first = finish(tmp_path, ROOT, Form("native"), b'{"text":"ok"}\n' + record + b"\n", fail_marked)
@@ -311,7 +301,6 @@ def test_retry_of_skipped_retry_is_named(tmp_path):
 
 
 # ── any files, any failures, any retries ──────────────────────────────────────────────────────────
-
 TEXT = st.text(
     st.characters(codec="utf-8", exclude_characters="\r\n\x00\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"),
     min_size=1,

@@ -32,8 +32,6 @@ from dropbatch.errors import Error, NoStack, NotFound, NotOver, Taken
 from tests.support.shipped import ROOT
 
 # ── how progress is shown ─────────────────────────────────────────────────────────────────────────
-
-
 NAME = "20261121T093000Z-5f3a9c1e"
 RUNNING = {
     "state": "in_progress",
@@ -189,8 +187,6 @@ def test_narrow_line_has_a_short_id_and_then_no_bar(width, line):
 
 
 # ── the library's words are neutral; the command line adds its own options ────────────────────────
-
-
 COMMAND_LINE = re.compile(r"(?<![\w`-])--[a-z]|(?<!\w)-o\b|`dropbatch (?!doctor`)")
 IN_COMMANDS = ("cli/", "serve/app.py")
 """What only commands use."""
@@ -256,8 +252,6 @@ def test_library_does_not_name_options():
 
 
 # ── what is sent at the same time, and what a terminal shows of their names ───────────────────────
-
-
 SMALL, LARGE = 10, PART_BYTES
 
 

@@ -18,8 +18,6 @@ from dropbatch.client import aws
 from dropbatch.errors import Error, NotPermitted
 
 # ── credentials as the AWS CLI finds them ─────────────────────────────────────────────────────────
-
-
 CONFIG = """[profile base]
 aws_access_key_id = x
 aws_secret_access_key = x
@@ -95,8 +93,6 @@ def test_without_terminal_missing_code_is_explained():
 
 
 # ── the check of the token trusts whom boto3 trusts ───────────────────────────────────────────────
-
-
 VARIABLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 
 

@@ -169,8 +169,6 @@ def test_half_of_pair_of_surrogates_does_not_end_upload():
 
 
 # ── whole numbers ─────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("column", "cells"),
     [
@@ -195,7 +193,6 @@ def test_whole_numbers_stay_whole(column, cells):
 
 
 # ── columns that are no cells ─────────────────────────────────────────────────────────────────────
-
 ODD = {
     "list": pa.array([[1], []]),
     "struct": pa.array([{"a": 1}, None]),
@@ -244,8 +241,6 @@ def test_other_nested_messages_are_refused():
 
 
 # ── rows with a template, from any source ─────────────────────────────────────────────────────────
-
-
 class Dataset:
     """As one of Hugging Face's: rows are dicts, and it has features."""
 
@@ -295,7 +290,6 @@ def test_template_that_cannot_be_read_says_so(tmp_path):
 
 
 # ── files of Parquet and Arrow ────────────────────────────────────────────────────────────────────
-
 TABLE = pa.table({"id": [1, 2], "text": ["a", "b"], "odd": [[1], [2]]})
 
 

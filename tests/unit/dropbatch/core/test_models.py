@@ -8,14 +8,7 @@ import msgspec
 import pytest
 
 from dropbatch.core.formats.base import Shape, Task
-from dropbatch.core.models import (
-    MODEL_ID,
-    Efforts,
-    catalog,
-    facts_of,
-    find_model,
-    nearest_model,
-)
+from dropbatch.core.models import MODEL_ID, Efforts, catalog, facts_of, find_model, nearest_model
 from dropbatch.core.options import Options
 from dropbatch.core.plan import SplitPlan, StackLimits, first_plan, make_reader, plan_upload
 from dropbatch.core.prices import (
@@ -31,8 +24,6 @@ from dropbatch.core.read.form import Beginning
 from tests.support.converted import target_of
 
 # ── what is known of models, and what their answers cost ──────────────────────────────────────────
-
-
 BGE = "@cf/baai/bge-small-en-v1.5"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 M2M = "@cf/meta/m2m100-1.2b"
@@ -96,8 +87,6 @@ def test_task_of_option_precedes_what_is_known(model, task, request_):
 
 
 # ── cost ──────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_cost_is_its_tokens_times_their_prices():
     cost = cost_of(find_model(LLAMA), Tokens(1_000_000, 2_000_000))
     assert cost == Cost(Decimal("4.799"), "2026-07-09", estimated=False)
@@ -130,8 +119,6 @@ def test_model_that_is_not_alike_is_not_suggested():
 
 
 # ── what a job was planned with ───────────────────────────────────────────────────────────────────
-
-
 def plan_with(facts):
     return SplitPlan("@cf/moonshotai/kimi-k2.6", 1, 1, "", facts=facts)
 
@@ -147,8 +134,6 @@ def test_job_keeps_what_it_was_planned_with():
 
 
 # ── estimates of a job with a limit, and its first batches ────────────────────────────────────────
-
-
 KIMI = find_model("@cf/moonshotai/kimi-k2.6")
 LLAMA_MODEL = find_model("@cf/meta/llama-3.3-70b-instruct-fp8-fast")
 BGE_MODEL = find_model("@cf/baai/bge-small-en-v1.5")

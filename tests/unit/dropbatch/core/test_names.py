@@ -16,8 +16,6 @@ from shared import keys
 from shared.workers_ai.transports import NO_TOKEN, ONE_A_STACK, Credentials
 
 # ── object keys: which key is an upload, one job id for one upload ────────────────────────────────
-
-
 UPLOAD = ("bucket", "inbox/a.jsonl", "v1", "etag")
 MODIFIED = datetime(2026, 11, 21, 9, 30, 0, 999_000, tzinfo=UTC)
 JOB = "20261121T093000Z-5f3a9c1e"
@@ -94,8 +92,6 @@ def test_no_two_things_share_key():
 
 
 # ── how many records and bytes a batch may have, by its model and its number ──────────────────────
-
-
 def plan_of(most, first, first_bytes=0):
     plan = SplitPlan("@cf/baai/bge-m3", most, 9_500_000, "account", first_requests=first)
     return replace(plan, first_bytes=first_bytes)
@@ -135,8 +131,6 @@ def test_sizes_double_every_four_batches(subtests):
 
 
 # ── a secret that holds more than one token ───────────────────────────────────────────────────────
-
-
 TABLE = {
     "abc": "",
     "": NO_TOKEN,

@@ -49,8 +49,6 @@ def in_file(**members):
 
 
 # ── _options.json ─────────────────────────────────────────────────────────────────────────────────
-
-
 def test_unknown_member_is_named_with_nearest():
     message = refused(file_options, b'{"dead_line_hours":5}')
     assert message.startswith("_options.json: There is no option 'dead_line_hours'.")
@@ -105,8 +103,6 @@ def test_nearest_file_is_looked_for_first():
 
 
 # ── metadata ──────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("written", ["max_cost", "max-cost", "MAX-COST", "Max_Cost"])
 def test_option_is_read_in_every_spelling(written):
     found = {"max_cost": Decimal("0.5")}
@@ -172,8 +168,6 @@ def test_template_is_literal_unless_it_is_json_string(written, template):
 
 
 # ── resolved ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_options_together_are_bounded():
     half = "x" * (MAX_OPTIONS_BYTES * 2 // 3)
     assert "the maximum is 65,536" in refused(
@@ -189,7 +183,6 @@ def test_pinned_options_are_read_again_as_they_were():
 
 
 # ── defaults ──────────────────────────────────────────────────────────────────────────────────────
-
 names = st.text(max_size=3)
 members = st.dictionaries(
     names, st.one_of(st.none(), st.integers(), st.text(max_size=5)), max_size=4
@@ -207,7 +200,6 @@ def test_own_members_precede_defaults(request, defaults):
 
 
 # ── what a user gives arrives ─────────────────────────────────────────────────────────────────────
-
 AWKWARD = st.one_of(
     st.text(min_size=1, max_size=200),
     st.text(alphabet=" \t\r\n\"\\'{}=?b\x00\x85\u2028é", min_size=1, max_size=40),

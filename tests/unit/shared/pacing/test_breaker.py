@@ -19,14 +19,7 @@ from shared.pacing.breaker import (
     Permit,
     StackControl,
 )
-from tests.support.doubles.control_items import (
-    MIDNIGHT,
-    MODEL,
-    NOW,
-    GivenBudget,
-    pause_of,
-    wait_of,
-)
+from tests.support.doubles.control_items import MIDNIGHT, MODEL, NOW, GivenBudget, pause_of, wait_of
 
 TOKEN, QUOTA, OUTAGE, WAITS = (
     PauseReason.TOKEN_REFUSED,
@@ -57,8 +50,6 @@ def written(items):
 
 
 # ── pauses begin and go on ────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("reason", PauseReason)
 @pytest.mark.parametrize(
     "old",
@@ -161,8 +152,6 @@ def test_pause_of_a_model_doubles_after_each_failed_probe(old, permit, step):
 
 
 # ── who may call meanwhile ────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     "pause",
     [None, pause_of(QUOTA, until=NOW), pause_of(QUOTA, until=NOW - 1)],

@@ -41,8 +41,6 @@ def moved(budget):
 
 
 # ── the bucket ────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("calls", "burst", "submits", "polls", "interval"),
     [
@@ -171,8 +169,6 @@ def test_free_polls_are_granted_as_wanted(wanted, already, granted):
 
 
 # ── holds ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(("until", "held"), [(NOW - 1, False), (NOW, False), (NOW + 1, True)])
 def test_hold_ends_at_its_time_for_every_call(until, held):
     budget = GivenBudget(rate=module.Rate(0, until, NOW - 10))
@@ -224,8 +220,6 @@ def test_hold_soon_after_another_continues_it(until, held_since, since):
 
 
 # ── models, the stack, and pauses ─────────────────────────────────────────────────────────────────
-
-
 def test_full_model_rechecks_after_a_minute():
     budget = GivenBudget(full=(MODEL,))
     wait = budget.permit_submit(MODEL, NOW)
@@ -400,8 +394,6 @@ def test_free_call_needs_only_token(given, may):
 
 
 # ── outstanding batches ───────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("batches", "others", "is_full"),
     [

@@ -8,13 +8,7 @@ import pytest
 from dropbatch.core.models import find_model
 from shared.job_status import Unmetered, counted, unmetered
 from shared.models import BatchState, CostLimit, ErrorDetail, JobTotals, Part, Submission
-from shared.pacing.cost import (
-    MOST_UNKNOWN,
-    first_limit,
-    measure,
-    priced,
-    with_room,
-)
+from shared.pacing.cost import MOST_UNKNOWN, first_limit, measure, priced, with_room
 from shared.workers_ai.usage import Usage
 from tests.support.doubles.ledger_items import BATCH, JOB, T
 
@@ -104,11 +98,7 @@ def test_records_that_cannot_be_sent_tell_nothing_of_cost():
 
 
 @pytest.mark.parametrize(
-    "again",
-    [
-        replace(SENT, **TWICE),
-        replace(SENT, state=BatchState.READY, unknowable=2),
-    ],
+    "again", [replace(SENT, **TWICE), replace(SENT, state=BatchState.READY, unknowable=2)]
 )
 def test_batch_that_is_sent_again_counts_once_more(again):
     once = replace(again, **ONCE, given_up=0, unknowable=0)
@@ -138,8 +128,6 @@ def test_batches_are_due_that_have_room_only_now():
 
 
 # ── what was spent ────────────────────────────────────────────────────────────────────────────────
-
-
 def part(**usage):
     return Part("key", 1, 1, 1, 1, 0, 10, Usage(**usage))
 

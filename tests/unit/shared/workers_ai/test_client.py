@@ -14,12 +14,7 @@ from shared.errors import StorageError
 from shared.spool import MAX_BYTES_IN_MEMORY
 from shared.workers_ai import client as module
 from shared.workers_ai.client import TokenState, WorkersAI, http_client
-from shared.workers_ai.replies import (
-    Accepted,
-    Failed,
-    OutcomeUnknown,
-    Rejected,
-)
+from shared.workers_ai.replies import Accepted, Failed, OutcomeUnknown, Rejected
 from shared.workers_ai.results import Answer
 from shared.workers_ai.transports import Credentials, rest, worker
 from tests.support.doubles.api_client import (
@@ -42,9 +37,8 @@ from tests.support.doubles.api_client import (
     submit,
 )
 
+
 # ── what is sent, connections that fail, and answers too large for memory ─────────────────────────
-
-
 def test_submit_is_one_post_of_very_body():
     api = Api(
         httpx.Response(
@@ -208,8 +202,6 @@ def test_too_large_reply_is_no_answer_if_it_does_not_begin_as_one(
 
 
 # ── the account's other APIs ──────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(("size", "status"), [(1_000_000, 200), (1_000_001, 0)])
 def test_reply_of_other_api_is_read_up_to_a_size(size, status):
     fetched, _ = client(Api(httpx.Response(200, content=b" " * size))).fetch("GET", "/a", None, 5.0)
@@ -217,8 +209,6 @@ def test_reply_of_other_api_is_read_up_to_a_size(size, status):
 
 
 # ── the client of the API ─────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirect_is_not_followed(status):
     api = Api(httpx.Response(status, headers={"location": "https://evil.example/"}))
@@ -334,8 +324,6 @@ def test_token_never_shows_in_reply():
 
 
 # ── the transports: what each sends where, and which secret goes along ────────────────────────────
-
-
 TRANSPORTS = {
     "rest": REST,
     "gateway": rest(BASE, ACCOUNT, "my-gateway"),

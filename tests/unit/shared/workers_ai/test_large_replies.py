@@ -22,8 +22,6 @@ from shared.workers_ai.replies import (
 from shared.workers_ai.usage import Usage, usage_of
 
 # ── replies that hold more objects than any answer, and items beside a status ─────────────────────
-
-
 MEGABYTES = 4
 ITEM = {"id": 0, "success": True, "result": {"translated_text": "x"}}
 TWO = {"responses": [ITEM, {**ITEM, "id": 1}]}
@@ -144,8 +142,6 @@ def test_submit_that_shows_some_items_and_an_id_is_accepted(status, reply):
 
 
 # ── tokens in replies, under every name ───────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("told", "read"),
     [
@@ -194,8 +190,6 @@ def test_usage_is_read(told, read):
 
 
 # ── halves of surrogate pairs become U+FFFD, piece by piece, wherever they lie ────────────────────
-
-
 written = st.lists(
     st.sampled_from([rb"\ud83d", rb"\uDE00", rb"\\", rb"\n", rb"\u00e9", b"x", rb"\\ud83d"]),
     max_size=30,

@@ -23,9 +23,8 @@ from tests.support.converted import (
     written,
 )
 
+
 # ── images ────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("model", [SCOUT, KIMI])
 @pytest.mark.parametrize(
     "part",
@@ -61,8 +60,6 @@ def test_image_somewhere_else_is_bad(part):
 
 
 # ── the Responses API for chat models ─────────────────────────────────────────────────────────────
-
-
 def test_chat_answer_to_responses_request_is_response():
     message = {
         "role": "assistant",
@@ -88,15 +85,11 @@ def test_chat_answer_to_responses_request_is_response():
 
 
 # ── Bedrock ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def output_of(model_input, result):
     return line_of(written(model_input, "bedrock"), result, "bedrock")["modelOutput"]
 
 
 # ── what answers keep ─────────────────────────────────────────────────────────────────────────────
-
-
 CUT_OFF = {
     "output": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}],
     "incomplete_details": {"reason": "max_output_tokens"},

@@ -24,8 +24,6 @@ def result_of(result=None, record=None, **failure):
 
 
 # ── what is sent ──────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("params", "custom_id", "code", "member"),
     [
@@ -80,8 +78,6 @@ def test_document_of_bytes_is_bad(source):
 
 
 # ── what comes back ───────────────────────────────────────────────────────────────────────────────
-
-
 def test_what_never_ran_is_expired_or_canceled():
     assert result_of(code="expired")["result"] == {"type": "expired"}
     assert result_of(code="cancelled")["result"] == {"type": "canceled"}

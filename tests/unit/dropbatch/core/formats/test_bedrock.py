@@ -45,8 +45,6 @@ def output_of(model_input, result):
 
 
 # ── what is sent ──────────────────────────────────────────────────────────────────────────────────
-
-
 def test_converse_becomes_chat_request():
     spec = {"name": "f", "description": "d", "inputSchema": {"json": {"type": "object"}}}
     limits = {"maxTokens": 9, "temperature": 0.5, "topP": 0.9, "stopSequences": ["."]}
@@ -109,8 +107,6 @@ def test_record_that_does_not_fit_is_bad(model_input, members, member):
 
 
 # ── what comes back ───────────────────────────────────────────────────────────────────────────────
-
-
 def test_missing_record_id_is_stable():
     first, again, other = (line_of(MESSAGES, TEXT, id_=id_)["recordId"] for id_ in (5, 5, 6))
     assert first == again != other
@@ -171,8 +167,6 @@ def test_failed_record_has_error_instead_of_output(code, number):
 
 
 # ── the files ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("key", "name"),
     [

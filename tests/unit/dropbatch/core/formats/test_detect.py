@@ -4,12 +4,7 @@ import json
 
 import pytest
 
-from dropbatch.core.formats.detect import (
-    Head,
-    check_named,
-    detect_format,
-    first_model,
-)
+from dropbatch.core.formats.detect import Head, check_named, detect_format, first_model
 from dropbatch.errors import UploadRefused
 
 OPENAI = b'{"custom_id":"a","body":{"model":"gpt-4o"}}\n'

@@ -150,8 +150,6 @@ def test_each_request_fits_published_schema(subtests):
 
 
 # ── what other programs read in the lines ─────────────────────────────────────────────────────────
-
-
 def records_of(format_):
     return [
         record for one in CASES.values() if one["format"] == format_ for record in one["records"]

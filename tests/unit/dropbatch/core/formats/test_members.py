@@ -25,7 +25,6 @@ from tests.support.converted import (
 )
 
 # ── the table and the published schemas ───────────────────────────────────────────────────────────
-
 QWEN_38, GEMMA = "@cf/qwen/qwen3.8-27b", "@cf/google/gemma-4-26b-a4b-it"
 PUBLISHED = (*CHAT, QWEN_38, BGE, M3, "@cf/meta/m2m100-1.2b")
 
@@ -65,8 +64,6 @@ def test_each_limit_is_that_of_schema(model):
 
 
 # ── null content and tools ────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("model", CHAT)
 @pytest.mark.parametrize("converse", [False, True])
 def test_tool_blocks_become_calls_and_results(model, converse):
@@ -118,8 +115,6 @@ def test_tool_blocks_become_calls_and_results(model, converse):
 
 
 # ── members that are null, renamed, left out, or beyond a range ───────────────────────────────────
-
-
 @pytest.mark.parametrize(
     "model",
     ["@cf/zai-org/glm-9", "@cf/deepseek-ai/deepseek-r1-distill-qwen-32b", "@cf/somebody/something"],
@@ -127,11 +122,7 @@ def test_tool_blocks_become_calls_and_results(model, converse):
 def test_effort_is_passed_where_none_are_known(model):
     assert value_of(
         convert(model, {"messages": [HELLO], "reasoning_effort": "utmost"}).request
-    ) == {
-        "messages": [HELLO],
-        "reasoning_effort": "utmost",
-        "external_reference": "a",
-    }
+    ) == {"messages": [HELLO], "reasoning_effort": "utmost", "external_reference": "a"}
 
 
 @pytest.mark.parametrize("model", CHAT)
@@ -169,8 +160,6 @@ def test_another_length_or_kind_of_embedding_is_bad(body, member):
 
 
 # ── defaults ──────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     "defaults", [{"stream": True}, {"n": 3}, {"top_k": 250}, {"messages": []}, {"system": "a"}]
 )

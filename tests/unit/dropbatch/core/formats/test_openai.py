@@ -25,9 +25,8 @@ from tests.support.converted import (
 
 FORM = Form("openai")
 
+
 # ── what is sent ──────────────────────────────────────────────────────────────────────────────────
-
-
 def test_unknown_members_are_sent_as_written():
     raw = (
         b'{"custom_id":"a","body":{"messages":[{"role":"user","content":"\\u00e9"}],"odd" : '
@@ -212,7 +211,6 @@ def test_record_without_answer_has_error_alone(code, told):
 
 
 # ── the SDK's own types ───────────────────────────────────────────────────────────────────────────
-
 SDK_TYPES = {
     "/v1/chat/completions": ("openai.types.chat", "ChatCompletion"),
     "/v1/completions": ("openai.types", "Completion"),

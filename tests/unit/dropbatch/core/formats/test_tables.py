@@ -20,8 +20,6 @@ from local.workers_ai.models.schemas import problem
 from tests.support.converted import DATA, GPT, KIMI, LLAMA, SCOUT, target_of
 
 # ── what rows of tables and lines of text become, for tests ───────────────────────────────────────
-
-
 BGE = "@cf/baai/bge-m3"
 
 
@@ -45,8 +43,6 @@ def sent(header: bytes, row: bytes, model: str = BGE, template: str = "", **opti
 
 
 # ── CSV, TSV and text files: what is sent for a row, and the row with its answer ──────────────────
-
-
 FACTS = BatchFacts("j", BGE)
 
 
@@ -63,8 +59,6 @@ def error_of(function, *arguments):
 
 
 # ── which column ──────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     "header", [b"whatever", b"a,text", b"prompt,b", b"a,input", b"question,b", b"prompt,text"]
 )
@@ -198,7 +192,6 @@ def test_column_is_reference(name):
 
 
 # ── members of the request ────────────────────────────────────────────────────────────────────────
-
 HI = {"role": "user", "content": "hi"}
 M2M, RERANKER = "@cf/meta/m2m100-1.2b", "@cf/baai/bge-reranker-base"
 PICTURE = {"type": "image_url", "image_url": {"url": DATA}}
@@ -324,7 +317,6 @@ def test_table_that_may_mean_several_things_is_refused(model, header):
 
 
 # ── objects ───────────────────────────────────────────────────────────────────────────────────────
-
 OWN = {"id": 11, "title": "Pier", "tags": ["a"], "none": None, "max_tokens": 5}
 
 
@@ -366,8 +358,6 @@ def test_object_comes_back_with_its_answer(own, result, line):
 
 
 # ── templates ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_template_is_filled_from_row():
     assert (
         sent(b"a,b c", b'x,"y\nz"', template="{b c} is {{a}} is {a}")["text"] == "y\nz is {a} is x"
@@ -382,8 +372,6 @@ def test_template_that_cannot_be_filled_is_refused(template):
 
 
 # ── rows ──────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_answer_follows_row_as_it_came():
     row = b'  1 ,"x ""y""\r\nz",5" pipe'
     assert line_of(b"id,text,size", row, {"response": "Hi"}) == row + b",Hi,,,\n"

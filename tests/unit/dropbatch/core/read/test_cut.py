@@ -53,8 +53,6 @@ def lines_of(*sizes, ending=b"\n"):
 
 
 # ── where a batch ends ────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("block", [1 << 20, 21], ids=["found together", "found one by one"])
 @pytest.mark.parametrize(
     ("sizes", "spare", "records"),
@@ -100,8 +98,6 @@ def test_batch_holds_as_many_records_as_it_may(block, most, records):
 
 
 # ── what is said of each record ───────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("ending", [b"", b"\r"])
 @pytest.mark.parametrize(
     ("size", "is_sent"), [(LARGEST - 1, True), (LARGEST, True), (LARGEST + 1, False)]
@@ -149,8 +145,6 @@ def test_too_large_record_keeps_early_reference(subtests, block):
 
 
 # ── references ────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("written", "kept"),
     [

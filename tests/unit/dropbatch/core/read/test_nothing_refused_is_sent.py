@@ -88,10 +88,7 @@ LINES = {
     "tsv": st.tuples(cells, cells).map("\t".join),
     "text": st.sampled_from(["a", "b c", "{", '"', " \u00a0"]),
 }
-HEADERS = {
-    "csv": "id,text,max_tokens,stop,target_lang,messages\n",
-    "tsv": "id\ttext\n",
-}
+HEADERS = {"csv": "id,text,max_tokens,stop,target_lang,messages\n", "tsv": "id\ttext\n"}
 
 
 def sent(format_, model, lines):
