@@ -1,28 +1,36 @@
 """What the library says about AWS's errors, and how it sends an upload's parts."""
 
 import json
+import ssl
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import pytest
 from botocore import exceptions as botocore
 from botocore.exceptions import ClientError
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from moto import mock_aws
 
+from dropbatch.cli.cloudflare import Api, check_token
 from dropbatch.client import aws
 from dropbatch.client import upload as uploads
 from dropbatch.errors import ConnectionLost, Error, NotPermitted, UsageError
 from tests.support.aws.stubs import stubbed
-from tests.support.terminal import run_alone, run_forked
+from tests.support.terminal import run_forked
 
 KEYS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
 PLACE = {"AWS_REGION": "eu-west-1"}
-NOBODY = "http://127.0.0.1:9"
+NO_URL = PLACE | KEYS | {"AWS_ENDPOINT_URL": "nonsense"}
+NOBODY = PLACE | KEYS | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
 
 
 @pytest.fixture
 def server():
     """A web server that is not AWS; keeps the requests' signatures."""
-
     signatures = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -56,47 +64,15 @@ sso_region = eu-west-1
     ("config", "environment", "code", "says"),
     [
         ("", PLACE, 4, ["No AWS credentials", "aws sso login", "aws configure"]),
-        (
-            "",
-            PLACE | {"AWS_ACCESS_KEY_ID": "x"},
-            4,
-            ["not complete", "AWS_SECRET_ACCESS_KEY", "aws configure"],
-        ),
+        ("", PLACE | {"AWS_ACCESS_KEY_ID": "x"}, 4, ["not complete", "AWS_SECRET_ACCESS_KEY"]),
         (SSO, PLACE, 4, ["aws sso login"]),
-        (
-            "[default]\ncredential_process = /bin/false\n",
-            PLACE,
-            4,
-            ["no valid AWS credentials", "aws sso login"],
-        ),
+        ("[default]\ncredential_process = /bin/false\n", PLACE, 4, ["no valid AWS credentials"]),
         ("[default\n", PLACE, 2, ["parse config file"]),
-        (
-            "",
-            PLACE | KEYS | {"AWS_ENDPOINT_URL": "nonsense"},
-            2,
-            ["nonsense. Correct AWS_ENDPOINT_URL.\n"],
-        ),
-        (
-            "",
-            PLACE | KEYS | {"AWS_ENDPOINT_URL": NOBODY, "AWS_MAX_ATTEMPTS": "1"},
-            1,
-            ["not be reached", NOBODY],
-        ),
+        ("", NO_URL, 2, ["nonsense. Correct AWS_ENDPOINT_URL.\n"]),
+        ("", NOBODY, 1, ["not be reached", NOBODY["AWS_ENDPOINT_URL"]]),
         ("", KEYS | {"AWS_REGION": "the moon"}, 2, ["the moon"]),
         ("", KEYS, 2, ["No AWS region is configured", "AWS_REGION"]),
         ("", {"AWS_PROFILE": "somebody"}, 2, ["somebody"]),
-    ],
-    ids=[
-        "none",
-        "partial",
-        "sso",
-        "process",
-        "config",
-        "no-url",
-        "nobody",
-        "region",
-        "no-region",
-        "profile",
     ],
 )
 def test_configuration_errors_say_what_to_do(tmp_path, config, environment, code, says):
@@ -115,15 +91,11 @@ def test_expired_sso_token_says_how_to_sign_in(tmp_path):
     name = "06cb5ab54d1c5d4ee3a4d38f7bd7ab7c84b9ba41"
     (tmp_path / ".aws/sso/cache").mkdir(parents=True)
     (tmp_path / ".aws/config").write_text(SSO)
-    token = {
-        "accessToken": "x",
-        "expiresAt": "2020-01-01T00:00:00Z",
-        "startUrl": "https://example.awsapps.com/start",
-    }
+    token = {"accessToken": "x", "expiresAt": "2020-01-01T00:00:00Z", "startUrl": "https://x"}
     for file in (name, "work"):
         (tmp_path / f".aws/sso/cache/{file}.json").write_text(json.dumps(token))
 
-    done = run_alone("ls", home=tmp_path, **PLACE)
+    done = run_forked("ls", home=tmp_path, **PLACE)
 
     assert done.returncode == 4
     assert "aws sso login" in done.stderr
@@ -189,25 +161,15 @@ def test_answers_of_aws_say_what_to_do(code, operation, kind, says):
         ("with an explicit deny in a resource-based policy", "must be changed"),
         ("with an explicit deny", "must be changed"),
         ("with an explicit deny in a service control policy", "of your organization"),
-        (
-            "because no service control policy allows the s3:PutObject action",
-            "of your organization",
-        ),
         ("with an explicit deny in a resource control policy", "of your organization"),
-        (
-            "because no permissions boundary allows the s3:PutObject action",
-            "the boundary must allow it too",
-        ),
+        ("because no permissions boundary allows the action", "the boundary must allow it too"),
         ("with an explicit deny in a permissions boundary", "the boundary must allow it too"),
         ("because no session policy allows the s3:PutObject action", "another role"),
         ("because no VPC endpoint policy allows the s3:PutObject action", "VPC endpoint"),
     ],
 )
 def test_advice_fits_refusal(because, advice):
-    said = (
-        "User: arn:aws:iam::111122223333:user/ada is not authorized to perform: "
-        f"s3:PutObject {because}"
-    )
+    said = f"User: arn:aws:iam::111122223333:user/ada is not authorized to perform: x {because}"
 
     with pytest.raises(NotPermitted) as raised, aws.explained():
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": said}}, "PutObject")
@@ -223,25 +185,18 @@ UPLOAD = {**OBJECT, "UploadId": "u"}
 
 def test_parts_have_the_checksum_that_was_announced():
     """S3 refuses a part's checksum that CreateMultipartUpload did not name."""
-    part = {"ETag": '"e"', "ChecksumCRC32": "AAAAAA=="}
+    part, crc = {"ETag": '"e"', "ChecksumCRC32": "AAAAAA=="}, {"ChecksumAlgorithm": "CRC32"}
+    first = {"PartNumber": 1, "Body": b"x"}
+    parts = {"Parts": [{"PartNumber": 1, **part}]}
     with stubbed("s3") as s3:
-        s3.add_response(
-            "create_multipart_upload",
-            {"UploadId": "u"},
-            {**OBJECT, "Metadata": {"model": "m"}, "ChecksumAlgorithm": "CRC32"},
-        )
-        s3.add_response(
-            "upload_part",
-            part,
-            {**UPLOAD, "PartNumber": 1, "Body": b"x", "ChecksumAlgorithm": "CRC32"},
-        )
-        s3.add_response(
-            "complete_multipart_upload",
-            {},
-            {**UPLOAD, "MultipartUpload": {"Parts": [{"PartNumber": 1, **part}]}},
-        )
+        for call, answer, asked in (
+            ("create_multipart_upload", {"UploadId": "u"}, OBJECT | crc | {"Metadata": {"m": "m"}}),
+            ("upload_part", part, UPLOAD | crc | first),
+            ("complete_multipart_upload", {}, UPLOAD | {"MultipartUpload": parts}),
+        ):
+            s3.add_response(call, answer, asked)
 
-        uploads._stream_parts(s3.client, OBJECT, iter([b"x"]), {"model": "m"}, lambda _: None)
+        uploads._stream_parts(s3.client, OBJECT, iter([b"x"]), {"m": "m"}, lambda _: None)
 
 
 def test_package_for_aws_login_is_named():
@@ -249,3 +204,152 @@ def test_package_for_aws_login_is_named():
         raise botocore.MissingDependencyException(
             msg='You will need to pip install "botocore[crt]".'
         )
+
+
+# ── credentials as the AWS CLI finds them, and authorities as boto3 trusts them ───────────────────
+# ── credentials as the AWS CLI finds them ─────────────────────────────────────────────────────────
+CONFIG = """[profile base]
+aws_access_key_id = x
+aws_secret_access_key = x
+[default]
+region = eu-west-1
+role_arn = arn:aws:iam::111122223333:role/deployer
+source_profile = base
+mfa_serial = arn:aws:iam::111122223333:mfa/ada
+"""
+
+
+@pytest.fixture
+def home(monkeypatch, tmp_path):
+    """A user whose role needs a code."""
+    with mock_aws(config={"core": {"mock_credentials": False}}):
+        for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE"):
+            monkeypatch.delenv(f"AWS_{name}", raising=False)
+        (tmp_path / "config").write_text(CONFIG)
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        yield tmp_path
+
+
+@pytest.fixture
+def asked():
+    return []
+
+
+def signed_in(asked):
+    """A process that is new; returns its key."""
+    session = aws.sign_in()
+    provider = session._session.get_component("credential_provider").get_provider("assume-role")
+    provider._prompter = lambda question: asked.append(question) or "123456"
+    return session.get_credentials().get_frozen_credentials().access_key
+
+
+def test_code_is_asked_once_and_role_is_shared_with_aws_cli(home, asked):
+    key = signed_in(asked)
+    assert signed_in(asked) == key
+    assert len(asked) == 1
+
+    (file,) = (home / ".aws/cli/cache").iterdir()
+    assert json.loads(file.read_text())["Credentials"]["AccessKeyId"] == key
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_code_is_asked_again_when_role_has_ended(home, asked):
+    signed_in(asked)
+    (file,) = (home / ".aws/cli/cache").iterdir()
+    ended = (datetime.now(UTC) + timedelta(minutes=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    held = json.loads(file.read_text())["Credentials"]
+    file.write_text(json.dumps({"Credentials": held | {"Expiration": ended}}))
+
+    signed_in(asked)
+
+    assert len(asked) == 2
+
+
+def test_without_terminal_missing_code_is_explained():
+    with pytest.raises(NotPermitted, match=r"get-caller-identity"), aws.explained():
+        raise EOFError
+
+
+# ── the check of the token trusts whom boto3 trusts ───────────────────────────────────────────────
+VARIABLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
+
+
+def certificate(name, key, authority=None, authority_key=None):
+    """A certificate; without an authority its own."""
+    now, named = datetime.now(UTC), x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    made = x509.CertificateBuilder(
+        issuer_name=authority.subject if authority else named,
+        subject_name=named,
+        public_key=key.public_key(),
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now - timedelta(days=1),
+        not_valid_after=now + timedelta(days=1),
+    ).add_extension(x509.BasicConstraints(ca=authority is None, path_length=None), critical=True)
+    if authority:
+        made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+    return made.sign(authority_key or key, hashes.SHA256())
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory):
+    """A company's own authority, and an API behind its proxy."""
+    folder = tmp_path_factory.mktemp("company")
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    authority = certificate("Company", keys[0])
+    (folder / "authority.pem").write_bytes(authority.public_bytes(Encoding.PEM))
+    shown = certificate("localhost", keys[1], authority, keys[0]).public_bytes(Encoding.PEM)
+    secret = keys[1].private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "server.pem").write_bytes(secret + shown)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"success": true, "result": []}')
+
+        def log_message(self, *_):
+            """Print nothing."""
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem")
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"https://localhost:{server.server_port}", folder / "authority.pem"
+        server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def _no_authorities(monkeypatch, tmp_path):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+
+
+def check(url):
+    return check_token(Api(f"{url}/", "a" * 32, "token"))
+
+
+def test_unknown_authority_is_refused(company):
+    with pytest.raises(Error, match="CERTIFICATE_VERIFY_FAILED"):
+        check(company[0])
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_authority_of_variable_is_trusted(company, monkeypatch, name):
+    url, file = company
+    monkeypatch.setenv(name, str(file))
+
+    assert check(url) == ""
+
+
+def test_boto3s_authorities_are_trusted_last(company, monkeypatch):
+    """As on a Mac, where Python from python.org comes without any."""
+    url, file = company
+    monkeypatch.setattr("botocore.httpsession.where", lambda: str(file))
+    monkeypatch.setattr(
+        ssl, "create_default_context", lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    )
+
+    assert check(url) == ""

@@ -16,8 +16,10 @@ from dropbatch.core.read.cut import RANGE_BYTES
 from dropbatch.core.read.unpack import zstd_module
 from dropbatch.errors import NoRecordFits, UploadRefused, UsageError
 
-BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
+BGE = "@cf/baai/bge-m3"
 LINE = b'{"text":"hello"}\n'
+EMPTY = b'{"text":""}\n'
+OPENAI = b'{"custom_id":"a","url":"/v1/embeddings","body":{"input":"%b"}}\n' % (b"x" * 300)
 
 
 def check(content, path="a.jsonl", *, model=BGE, folder=None, default=None, **options):
@@ -58,11 +60,7 @@ def test_file_that_stack_refuses(content, path, code):
         (b"id\n1\n", {"path": "a.csv"}, "template: none is given"),
         (b",Custom_ID\n,x\n", {"path": "a.csv"}, "template: none is given"),
         (LINE, {"template": "Say: text"}, "it names no column"),
-        (
-            b'{"custom_id":"a","url":"/v1/embeddings","body":{"input":"x"}}\n',
-            {"template": "Say: {text}"},
-            "The upload's format is openai; only objects, csv, tsv, text take a template.",
-        ),
+        (OPENAI, {"template": "Say: {text}"}, "The upload's format is openai; only objects, csv"),
         (b"query,text\na,b\n", {"path": "a.csv"}, "may be texts to rank, or to embed"),
         (LINE, {"folder": b'{"modl":"x"}'}, "Did you mean model"),
         (LINE, {"model": "@cf/some/model", "max_cost": "1"}, "price"),
@@ -85,7 +83,7 @@ def test_options_that_stack_refuses(content, given, words):
         (LINE, {"model": "", "folder": json.dumps({"model": BGE}).encode(), "default": ""}),
         (LINE, {"model": "", "path": f"{BGE}/a.jsonl", "default": ""}),
         (LINE, {"model": "", "default": BGE}),
-        (b'[{"text":"' + b"x" * 100 + b'"}' + b',{"text":"y"}' * 500_000 + b"]", {}),
+        (b'[{"text":"' + b"x" * 100 + b'"}' + b',{"text":"y"}' * 200_000 + b"]", {}),
     ],
 )
 def test_file_that_stack_takes(content, given):
@@ -95,13 +93,7 @@ def test_file_that_stack_takes(content, given):
 @pytest.mark.parametrize(
     ("count", "says"),
     [
-        (
-            3,
-            (
-                "None of the 3 records can be sent to @cf/baai/bge-m3. Line 1: text: It is "
-                "missing. The model takes text"
-            ),
-        ),
+        (3, f"None of the 3 records can be sent to {BGE}. Line 1: text: It is missing. The model"),
         (2_000, "None of the first 1,000 records can be sent"),
     ],
 )
@@ -113,26 +105,11 @@ def test_file_that_fits_no_model_says_why(count, says):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (
-            LINE + b"x\n",
-            (
-                "1 of the 2 records cannot be sent and will fail alone. Line 2: The "
-                "record is not valid JSON"
-            ),
-        ),
+        (LINE + b"x\n", "1 of the 2 records cannot be sent and will fail alone. Line 2: The rec"),
         (b'{"prompt":"a"}\n' * 999 + LINE, "999 of the first 1,000 records cannot be sent"),
-        (
-            b'[{"text":"a"},{"text":""}]',
-            "1 of the 2 records cannot be sent and will fail alone. The first: text: It must",
-        ),
-        (
-            (LINE * 9 + b'{"text":""}\n') * 500,
-            "100 of the first 1,000 records cannot be sent and will fail alone. Line 10",
-        ),
-        (
-            b'{"text":""}\n' + b'{"text":"%b"}\n' % (b"x" * 9_000_000) * 2,
-            "1 of the first 2 records",
-        ),
+        (b'[{"text":"a"},{"text":""}]', "1 of the 2 records cannot be sent and will fail alone. T"),
+        ((LINE * 9 + EMPTY) * 500, "100 of the first 1,000 records cannot be sent and will fail"),
+        (EMPTY + b'{"text":"%b"}\n' % (b"x" * 9_000_000) * 2, "1 of the first 2 records"),
     ],
 )
 def test_records_that_cannot_be_sent_are_counted(content, says):
@@ -180,14 +157,8 @@ def test_put_warns_of_what_validate_warns_of():
 
 def test_only_beginning_is_read_within_a_second():
     """Processor seconds for 16 MB of each kind, on a machine that may have other work."""
-    record = (
-        json.dumps(
-            {"custom_id": "a", "url": "/v1/embeddings", "body": {"input": "x" * 300}}
-        ).encode()
-        + b"\n"
-    )
     kinds = {
-        "a.jsonl": record * 30_000,
+        "a.jsonl": OPENAI * 30_000,
         "a.csv": b"id,text\n" + b'1,"hello, %b"\n' % (b"x" * 300) * 30_000,
     }
     for path, text in kinds.items():

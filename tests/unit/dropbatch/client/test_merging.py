@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -32,39 +32,21 @@ UNREADABLE = b"{bad"
 
 @dataclass
 class FinishedJob:
-    """A job that is over.
-
-    Attributes:
-        files: as `dropbatch.client.merge` takes them.
-        records: as written.
-        lines: of the output, without a table's header; line ends included.
-        failed: ids of failed records.
-        retried: ids of those that are in the retry file.
-        references: each record's reference as JSON; None without one.
-        retry_file: the content of the retry file.
-    """
+    """A job that is over; lines without a table's header, failed and retried records by id."""
 
     files: Files
     records: list[bytes]
-    lines: list[bytes]
-    failed: list[int]
-    retried: list[int]
-    references: list[bytes | None]
-    retry_file: bytes
+    lines: list[bytes] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    retried: list[int] = field(default_factory=list)
+    references: list[bytes | None] = field(default_factory=list)
+    retry_file: bytes = b""
 
 
 def finish(
     folder: Path, job_id: str, form: Form, content: bytes, fails: Callable[[int, bytes], bool]
 ) -> FinishedJob:
-    """Write what a job of an upload leaves.
-
-    Args:
-        folder: where its files are written.
-        job_id: its id.
-        form: its format; the header is taken from the upload.
-        content: the upload.
-        fails: whether the API fails a record, by its id and its bytes.
-    """
+    """Write what a job of an upload leaves; `fails` says of a record whether the API fails it."""
     is_table = FORMATS[form.format].is_table
     if is_table:
         form = Form(form.format, first_row(content).rstrip(b"\r"), form.delimiter)
@@ -77,36 +59,21 @@ def finish(
     target = target_of(LLAMA)
     reader, writer, describe = reader_of(form, target), writer_of(form, target), describer_of(form)
     facts = BatchFacts(job_id, LLAMA, f"request-{job_id}", 1_790_000_000.0)
-    job = FinishedJob(
-        Files(job_id, form.format, 0, folder / f"{job_id}.output", None),
-        records,
-        [],
-        [],
-        [],
-        [],
-        b"",
-    )
+    job = FinishedJob(Files(job_id, form.format, 0, folder / f"{job_id}.output", None), records)
     errors = []
     retry = [form.columns.header] if is_table else []
     for id_, record in enumerate(records):
         is_readable = record != UNREADABLE or is_table or form.format == "text"
         fault = RecordFault("invalid_json", "unreadable", NULL)
         converted = reader.convert([record])[0] if is_readable else fault
-        code = (
-            converted.code
-            if isinstance(converted, RecordFault)
-            else "inference_failed"
-            if fails(id_, record)
-            else ""
-        )
+        code = "inference_failed" if fails(id_, record) else ""
+        code = converted.code if isinstance(converted, RecordFault) else code
         reference = converted.reference
         message = f'failed in {job_id}, "again"\nand again' if code else ""
         result = None if code else encode({"response": f'answer {id_} of {job_id}, "quoted"\n'})
         native = {"id": id_, "external_reference": reference, "success": not code}
-        native |= (
-            {"error": {"code": code, "message": message}}
-            if code
-            else {"result": json.loads(result or b"")}
+        native["error" if code else "result"] = (
+            {"code": code, "message": message} if code else json.loads(result or b"")
         )
         outcome = Outcome(id_, reference, record if is_readable else b"", result, code, message)
         job.lines.append(writer.line(facts, outcome) if writer else encode(native) + b"\n")
@@ -131,41 +98,32 @@ def finish(
 
 # ── reading results: every record's fate, in every format, whatever its bytes ─────────────────────
 JOB = "20261121T093000Z-00000000"
-CHAT = {"messages": [{"role": "user", "content": "x"}]}
+
+
+def chat(text):
+    return {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
+
+
+CHAT = chat("x")
+PROMPT = {"prompt": "x", "max_gen_len": 5}
 
 
 def lines_of(*records):
     return "".join(json.dumps(one) + "\n" for one in records).encode()
 
 
+def two(make):
+    return lines_of(make("a"), make("b"))
+
+
 @pytest.mark.parametrize(
     ("form", "content", "references"),
     [
-        (
-            Form("native"),
-            lines_of({"prompt": "x", "external_reference": 7}, {"prompt": "x"}),
-            [7, None],
-        ),
-        (
-            Form("openai"),
-            lines_of({"custom_id": "a", "body": CHAT}, {"custom_id": "b", "body": CHAT}),
-            ["a", "b"],
-        ),
-        (
-            Form("anthropic"),
-            lines_of(*({"custom_id": one, "params": {"max_tokens": 1, **CHAT}} for one in "ab")),
-            ["a", "b"],
-        ),
-        (
-            Form("bedrock"),
-            lines_of(
-                *(
-                    {"modelInput": {"prompt": "x", "max_gen_len": 5}, "recordId": one}
-                    for one in "ab"
-                )
-            ),
-            ["a", "b"],
-        ),
+        (Form("native"), two(lambda ref: {"prompt": "x", "external_reference": ref}), ["a", "b"]),
+        (Form("native"), two(lambda _: {"prompt": "x"}), [None, None]),
+        (Form("openai"), two(lambda ref: {"custom_id": ref, "body": CHAT}), ["a", "b"]),
+        (Form("anthropic"), two(lambda ref: {"custom_id": ref, "params": CHAT}), ["a", "b"]),
+        (Form("bedrock"), two(lambda ref: {"modelInput": PROMPT, "recordId": ref}), ["a", "b"]),
         (Form("text"), b"one\ntwo\n", [None, None]),
         (Form("csv"), b'id,text\na,5" pipe\nb,"x\ny"\n', ["a", "b"]),
         (Form("csv"), b'id,text\na,"abc"def\nb,\xff\n', ["a", "b"]),
@@ -189,9 +147,6 @@ def test_fate_of_each_record(tmp_path, form, content, references, fails):
 
 
 # ── each record's newest answer at its place, in every format; nothing is guessed ─────────────────
-ROOT = "20261121T093000Z-00000000"
-
-
 def all_fail(*_):
     return True
 
@@ -234,7 +189,7 @@ def child(number):
 )
 def test_rows_are_read_by_the_stacks_rules(tmp_path, format_, delimiter, content):
     form = Form(format_, delimiter=delimiter)
-    first = finish(tmp_path, ROOT, form, content, fail_marked)
+    first = finish(tmp_path, JOB, form, content, fail_marked)
     retry = finish(tmp_path, child(1), form, first.retry_file, none_fail)
 
     merged = merge(tmp_path, first, retry)
@@ -248,7 +203,7 @@ def test_rows_are_read_by_the_stacks_rules(tmp_path, format_, delimiter, content
 
 
 def test_columns_that_differ_are_skipped(tmp_path):
-    first = finish(tmp_path, ROOT, Form("csv"), b"id,text\n1,fail\n", all_fail)
+    first = finish(tmp_path, JOB, Form("csv"), b"id,text\n1,fail\n", all_fail)
     retry = finish(tmp_path, child(1), Form("csv"), b"text,id\nfail,1\n", none_fail)
 
     merged = merge(tmp_path, first, retry)
@@ -262,7 +217,7 @@ def test_columns_that_differ_are_skipped(tmp_path):
 # ── what is never done ────────────────────────────────────────────────────────────────────────────
 def test_ids_within_a_users_record_stay(tmp_path):
     record = b'{"id":4711,"text":"fail","metadata":{"id":9,"k":1},"external_reference":{"id":812,"page":2}}'  # noqa: E501
-    first = finish(tmp_path, ROOT, Form("native"), b'{"text":"ok"}\n' + record + b"\n", fail_marked)
+    first = finish(tmp_path, JOB, Form("native"), b'{"text":"ok"}\n' + record + b"\n", fail_marked)
 
     error = json.loads(merge(tmp_path, first).errors.read_bytes())
 
@@ -273,7 +228,7 @@ def test_ids_within_a_users_record_stay(tmp_path):
 def test_merge_that_dies_leaves_no_part_of_errors(tmp_path, monkeypatch):
     """What an earlier merge wrote is gone, and what this one wrote is not taken for all of it."""
     first = finish(
-        tmp_path, ROOT, Form("native"), lines_of(*({"prompt": "x"} for _ in range(3))), all_fail
+        tmp_path, JOB, Form("native"), lines_of(*({"prompt": "x"} for _ in range(3))), all_fail
     )
     errors = merge(tmp_path, first).errors
     assert len(errors.read_bytes().splitlines()) == 3
@@ -289,11 +244,11 @@ def test_merge_that_dies_leaves_no_part_of_errors(tmp_path, monkeypatch):
 
 def test_retry_of_skipped_retry_is_named(tmp_path):
     content = lines_of({"prompt": "fail"})
-    first = finish(tmp_path, ROOT, Form("native"), content, all_fail)
+    first = finish(tmp_path, JOB, Form("native"), content, all_fail)
     other = finish(tmp_path, child(1), Form("text"), b"fail\n", all_fail)
     grandchild = finish(tmp_path, child(2), Form("text"), b"fail\n", none_fail)
     merging = Merging(first.files, tmp_path)
-    merging.add(other.files, ROOT)
+    merging.add(other.files, JOB)
     merging.add(grandchild.files, child(1))
 
     assert [one.job_id for one in merging.write().skipped] == [child(1), child(2)]
@@ -308,19 +263,10 @@ TEXT = st.text(
 )
 RECORDS = {
     "native": lambda text, ref: {"prompt": text, "external_reference": ref},
-    "openai": lambda text, ref: {
-        "custom_id": ref,
-        "body": {"messages": [{"role": "user", "content": text}]},
-    },
-    "anthropic": lambda text, ref: {
-        "custom_id": ref,
-        "params": {"max_tokens": 5, "messages": [{"role": "user", "content": text}]},
-    },
+    "openai": lambda text, ref: {"custom_id": ref, "body": chat(text)},
+    "anthropic": lambda text, ref: {"custom_id": ref, "params": chat(text)},
     "objects": lambda text, ref: {"text": text, "id": ref},
-    "bedrock": lambda text, ref: {
-        "modelInput": {"prompt": text, "max_gen_len": 5},
-        "recordId": ref,
-    },
+    "bedrock": lambda text, ref: {"modelInput": {**PROMPT, "prompt": text}, "recordId": ref},
 }
 FIELDS = st.one_of(
     TEXT,
@@ -343,12 +289,10 @@ def uploads(draw):
         cells = [
             one if isinstance(one, bytes) else one.encode().replace(b'"', b"'") for one in fields
         ]
-        rows = [
-            delimiter.join([(ref or "").encode(), cell])
-            for ref, cell in zip(references, cells, strict=True)
-        ]
+        names = [b"id", *((ref or "").encode() for ref in references)]
+        pairs = zip(names, [b"text", *cells], strict=True)
         form = Form("tsv" if format_ == "tsv" else "csv", delimiter=delimiter.decode())
-        return form, b"\n".join([delimiter.join([b"id", b"text"]), *rows]) + b"\n"
+        return form, b"".join(delimiter.join(pair) + b"\n" for pair in pairs)
     texts = [draw(TEXT) for _ in references]
     if format_ == "text":
         return Form("text"), "".join(f"x{text}\n" for text in texts).encode()
@@ -378,28 +322,23 @@ def test_merged_equals_model(tmp_path_factory, upload, data):
     form, content = upload
     folder = tmp_path_factory.mktemp("merge")
     fails = lambda *_: data.draw(st.booleans())  # noqa: E731
-    first = finish(folder, ROOT, form, content, fails)
-    jobs, places = [first], {ROOT: {at: at for at in range(len(first.records))}}
-    model = {at: (line, at not in first.failed, ROOT) for at, line in enumerate(first.lines)}
+    first = finish(folder, JOB, form, content, fails)
+    jobs, places = [first], {JOB: {at: at for at in range(len(first.records))}}
+    model = {at: (line, at not in first.failed, JOB) for at, line in enumerate(first.lines)}
     merging = Merging(first.files, folder)
     unplaced = {}
     for number in range(1, data.draw(st.integers(1, 4)) + 1):
         parent = data.draw(st.sampled_from(jobs))
-        sendable = [
-            at
-            for at in range(len(parent.records))
-            if at in parent.retried or at not in parent.failed
-        ]
+        unsendable = {*parent.failed} - {*parent.retried}
+        sendable = [at for at in range(len(parent.records)) if at not in unsendable]
         is_chosen = bool(sendable) and data.draw(st.booleans())
         sent = parent.retried
         if is_chosen:
             sent = sorted(data.draw(st.sets(st.sampled_from(sendable), min_size=1)))
-        if not sent:
+        kept = len(sent) - (0 if is_chosen else data.draw(st.integers(0, 1)))
+        if kept <= 0:
             continue
         is_table = bool(FORMATS[form.format].delimiter)
-        kept = len(sent) - (0 if is_chosen else data.draw(st.integers(0, 1)))
-        if kept == 0:
-            continue
         is_changed = kept < len(sent)
         records = [parent.records[at] for at in sent][:kept]
         header = parent.retry_file.partition(b"\n")[0] + b"\n" if is_table else b""
@@ -417,8 +356,9 @@ def test_merged_equals_model(tmp_path_factory, upload, data):
         unplaced[child(number)] = kept - len(own)
         jobs.append(retry)
         for at, place in own.items():
-            is_good = at not in retry.failed
-            if not model[place][1] or (is_chosen and is_good):
+            is_good, (_, was_good, newest) = at not in retry.failed, model[place]
+            # What comes after a good answer was asked for again, or is a retry of that.
+            if not was_good or (is_good and (is_chosen or newest == JOB)):
                 model[place] = (retry.lines[at], is_good, child(number))
 
     merged = merging.write()
@@ -431,9 +371,7 @@ def test_merged_equals_model(tmp_path_factory, upload, data):
     else:
         expected = [json.loads(line) for line, *_ in model.values()]
         for own, one in zip(first.lines, expected, strict=True):
-            for name in {"native": ["id"], "text": ["id"], "bedrock": ["recordId"]}.get(
-                form.format, []
-            ):
+            if name := {"native": "id", "text": "id", "bedrock": "recordId"}.get(form.format):
                 one[name] = json.loads(own)[name]
         assert [json.loads(line) for line in written.splitlines()] == expected
     assert {one.job_id: one.records for one in merged.skipped} == {

@@ -56,7 +56,7 @@ def on_terminal(monkeypatch, columns, lines=24):
     return Progress(io.StringIO(), on_terminal=True)
 
 
-@pytest.mark.parametrize("width", [26, 30, 39, 60, 71, 72, 79, 120, 199])
+@pytest.mark.parametrize("width", [26, 39, 71, 72, 79, 199])
 @pytest.mark.parametrize("state", ["in_progress", "completed"])
 def test_line_of_any_width_has_state_records_failures(width, state):
     failed = {"total": 1_678, "succeeded": 500, "failed": 1_178}
@@ -84,20 +84,15 @@ def done(succeeded, **more):
     return RUNNING | {"counts": {"total": 20_000, "succeeded": succeeded, "failed": 12}} | more
 
 
-SPEEDS = {
-    "from when it was first shown": (
-        10,
-        done(8_500, fraction_done=0.4256),
-        "about 2 min left  100/s",
-    ),
-    "a slow one by minute": (60, done(7_506), "6/min"),
-    "none of a finished job": (60, done(19_988, state="completed"), "60 s  4 batches pending"),
-}
+SPEEDS = [
+    (10, done(8_500, fraction_done=0.4256), "about 2 min left  100/s"),
+    (60, done(7_506), "6/min"),
+    (60, done(19_988, state="completed"), "60 s  4 batches pending"),
+]
 
 
-@pytest.mark.parametrize("kind", SPEEDS)
-def test_rate(monkeypatch, clock, kind):
-    seconds, status, says = SPEEDS[kind]
+@pytest.mark.parametrize(("seconds", "status", "says"), SPEEDS)
+def test_rate_is_from_when_job_was_first_shown(monkeypatch, clock, seconds, status, says):
     shown = on_terminal(monkeypatch, 200)
     shown.show({NAME: RUNNING})
     clock[0] += seconds
@@ -131,11 +126,8 @@ def test_durations_are_written_as_people_say_them(seconds, text):
 @pytest.mark.parametrize(("lines", "shown"), [(3, 2), (24, 6)])
 def test_many_jobs_have_one_line_for_all(monkeypatch, lines, shown):
     progress_ = on_terminal(monkeypatch, 200, lines)
-    total = {
-        "state": "312 over, 3 failed",
-        "fraction_done": 0.624,
-        "counts": {"succeeded": 6_228, "failed": 12},
-    }
+    counts = {"succeeded": 6_228, "failed": 12}
+    total = {"state": "312 over, 3 failed", "fraction_done": 0.624, "counts": counts}
 
     progress_.show({f"reviews/{number}.jsonl": RUNNING for number in range(5)}, total)
 
@@ -172,18 +164,11 @@ def test_notebook_cell_is_replaced(monkeypatch):
     ],
 )
 def test_narrow_line_has_a_short_id_and_then_no_bar(width, line):
-    status = {
-        "state": "in_progress",
-        "fraction_done": 0.5,
-        "counts": {"total": 302, "succeeded": 149, "failed": 2},
-    }
+    counts = {"total": 302, "succeeded": 149, "failed": 2}
+    status = {"state": "in_progress", "fraction_done": 0.5, "counts": counts}
     assert describe("20261127T234619Z-0a6bd716", status, width)[0] == line
-    assert (
-        "1 of 1 record "
-        in describe("x", {"state": "completed", "counts": {"total": 1, "succeeded": 1}}, None, 3.0)[
-            0
-        ]
-    )
+    one = {"state": "completed", "counts": {"total": 1, "succeeded": 1}}
+    assert "1 of 1 record " in describe("x", one, None, 3.0)[0]
 
 
 # ── the library's words are neutral; the command line adds its own options ────────────────────────
@@ -205,25 +190,20 @@ def test_command_line_has_hints_for_kinds_of_errors(error, says):
     assert said(error) == says
 
 
+COST = "7 input tokens, 0 output tokens, $0.00000008 at the prices of"
+
+
 @pytest.mark.parametrize(
     ("records", "model", "says"),
     [
-        (
-            [{"text": "x"}],
-            "@cf/baai/bge-m3",
-            "7 input tokens, 0 output tokens, $0.00000008 at the prices of",
-        ),
+        ([{"text": "x"}], "@cf/baai/bge-m3", COST),
         ([{"text": "x"}], "@cf/some/model", "tokens, the model's price is unknown"),
         ([], "@cf/baai/bge-m3", "none: there is nothing to send"),
     ],
 )
 def test_estimate_says_what_is_unknown(records, model, says):
-    (line,) = [
-        one
-        for one in validation_lines(validate(records, None, {"model": model, "task": "embeddings"}))
-        if "estimate " in one
-    ]
-
+    report = validate(records, None, {"model": model, "task": "embeddings"})
+    (line,) = [one for one in validation_lines(report) if "estimate " in one]
     assert says in line
 
 
@@ -231,11 +211,8 @@ def strings(path):
     """A module's strings that are no docstrings, each with its line."""
     nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
     texts = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    return [
-        (node.lineno, node.value)
-        for node in nodes
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts
-    ]
+    constants = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in texts]
+    return [(node.lineno, node.value) for node in constants if isinstance(node.value, str)]
 
 
 def test_library_does_not_name_options():
@@ -291,11 +268,8 @@ def send(monkeypatch):
 
 
 def test_eight_files_are_sent_at_once(send):
-    files, at_once, all_there = (
-        [File(number) for number in range(20)],
-        set(),
-        threading.Barrier(8, timeout=10),
-    )
+    files, at_once = [File(number) for number in range(20)], set()
+    all_there = threading.Barrier(8, timeout=10)
     for file in files:
         file.at_once = at_once
     for file in files[:8]:

@@ -25,7 +25,7 @@ from dropbatch.client.submit import retry_path
 from dropbatch.client.validate import validate
 from dropbatch.errors import Error, UsageError
 
-ROWS = 200_000
+ROWS = 80_000
 TEXT = "x" * 300
 AT = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 
@@ -48,7 +48,6 @@ def content(frame):
         (pa.array([AT, None], pa.timestamp("s", "UTC")), ["2026-11-21 09:30:00Z", ""]),
         (pa.array([None, None]), ["", ""]),
     ],
-    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
 )
 def test_cells_are_as_arrow_writes_them(column, cells):
     assert content(pa.table({"n": range(len(column)), "c": column})).split("\n")[1:-1] == [
@@ -94,6 +93,7 @@ def test_series_of_texts_is_input_whatever_its_name(name, column):
         ({"text": "x"}, "A dict cannot be submitted"),
         ("no-such-file.jsonl", "no-such-file.jsonl cannot be read"),
         (pa.table({"a": [[1]]}), "Column 'a' cannot be sent: it is nested"),
+        (pa.table({"text": ["a"], "messages": [["a"]]}), "'messages' cannot be sent: it is nested"),
         (pa.table({"id": [1], "a": [[1]]}), "'a' cannot be sent: .* Without it, 'id' is left"),
         (pa.table({"tags": [["x"]], "title": ["t"]}), "'tags' cannot be sent: .* 'title' is left"),
         (pa.table([[1], [2]], names=["a", "a"]), "Two columns have the name 'a'"),
@@ -101,27 +101,10 @@ def test_series_of_texts_is_input_whatever_its_name(name, column):
         (pd.Series([1]), "A Series of int64 cannot be submitted. Give one of texts"),
         (pa.chunked_array([[1]]), "A ChunkedArray of int64 cannot be submitted"),
         (b"text", "A bytes cannot be submitted"),
-    ],
-)
-def test_what_cannot_be_sent_is_refused(source, says):
-    with pytest.raises(UsageError, match=says):
-        open_source(source)
-
-
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
         ([{"text": "x"}, "x"], "Record 2 must be a dict, such as .*, not str"),
-        (
-            [{"text": "x"}, {"a": [{"b": object()}]}],
-            r"Record 2: a\[0\].b is a object, which cannot be written as JSON",
-        ),
-        (
-            [{"text": float("nan")}],
-            "Record 1: text is nan, .* Write None, or leave it out; or submit the frame itself",
-        ),
+        ([{"text": "x"}, {"a": [{"b": object()}]}], r"Record 2: a\[0\].b is a object, which can"),
+        ([{"text": float("nan")}], "Record 1: text is nan, .* Write None, .* the frame itself"),
         ([{"text": "x", "top_p": float("inf")}], "Record 1: top_p is inf, .* Write a number"),
-        ([{"text": pd.NaT}], "Record 1: text is NaT"),
         ([{"text": pd.NA}], "Record 1: text is <NA>"),
         ([{"max_tokens": Decimal(3)}], r"Record 1: max_tokens is a Decimal. Write float"),
         ([{"text": [b"x"]}], r"Record 1: text\[0\] has bytes. Write their text, or base64"),
@@ -130,36 +113,29 @@ def test_what_cannot_be_sent_is_refused(source, says):
         ([{"text": "x", None: ["y"]}], r"Record 1 has a member without a name: \['y'\]"),
     ],
 )
-def test_what_cannot_be_written_is_refused(source, says):
+def test_what_cannot_be_sent_is_refused(source, says):
     with pytest.raises(UsageError, match=says):
         content(source)
 
 
+WRITTEN = [
+    (np.int64(3), 3),
+    (np.float32(1.5), 1.5),
+    (np.array([1, 2]), [1, 2]),
+    (np.str_("a"), "a"),
+    (AT, "2026-11-21T09:30:00Z"),
+    (date(2026, 11, 21), "2026-11-21"),
+    (time(9, 30), "09:30:00"),
+    (pd.Timestamp("2026-11-21"), "2026-11-21T00:00:00"),
+    (UUID(int=5), "00000000-0000-0000-0000-000000000005"),
+    (None, None),
+]
+
+
 def test_numbers_of_numpy_and_times_are_written_as_usual():
-    record = {
-        "n": np.int64(3),
-        "x": np.float32(1.5),
-        "list": np.array([1, 2]),
-        "text": np.str_("a"),
-        "at": AT,
-        "day": date(2026, 11, 21),
-        "time": time(9, 30),
-        "stamp": pd.Timestamp("2026-11-21"),
-        "id": UUID(int=5),
-        7: None,
-    }
-    assert json.loads(content([record])) == {
-        "n": 3,
-        "x": 1.5,
-        "list": [1, 2],
-        "text": "a",
-        "at": "2026-11-21T09:30:00Z",
-        "day": "2026-11-21",
-        "time": "09:30:00",
-        "stamp": "2026-11-21T00:00:00",
-        "id": "00000000-0000-0000-0000-000000000005",
-        "7": None,
-    }
+    record = {number: value for number, (value, _) in enumerate(WRITTEN)}
+    wanted = {str(number): written for number, (_, written) in enumerate(WRITTEN)}
+    assert json.loads(content([record])) == wanted
 
 
 def test_half_of_pair_of_surrogates_does_not_end_upload():
@@ -182,7 +158,6 @@ def test_half_of_pair_of_surrogates_does_not_end_upload():
         (pl.Series([float("inf"), 1e20]), ["inf", "1e+20"]),
         (pl.Series([None, None], dtype=pl.Float64), ["", ""]),
     ],
-    ids=lambda value: "" if isinstance(value, list) else str(value.dtype),
 )
 def test_whole_numbers_stay_whole(column, cells):
     make = pl.DataFrame if isinstance(column, pl.Series) else pd.DataFrame
@@ -235,11 +210,6 @@ def test_list_of_messages_is_chat(make, tmp_path):
     assert json.loads(report["first"]) == {"messages": CHATS[0], "external_reference": "1"}
 
 
-def test_other_nested_messages_are_refused():
-    with pytest.raises(UsageError, match="Column 'messages' cannot be sent: it is nested"):
-        open_source(pa.table({"text": ["a"], "messages": [["a"]]}))
-
-
 # ── rows with a template, from any source ─────────────────────────────────────────────────────────
 class Dataset:
     """As one of Hugging Face's: rows are dicts, and it has features."""
@@ -264,7 +234,6 @@ AS_LINES = io.BytesIO("".join(json.dumps(one) + "\n" for one in ROWS_OF_DATA).en
 @pytest.mark.parametrize(
     "source",
     [ROWS_OF_DATA, iter(ROWS_OF_DATA), csv.DictReader(AS_CSV), Dataset(ROWS_OF_DATA), AS_LINES],
-    ids=["list", "iterator", "DictReader", "Dataset", "JSON Lines"],
 )
 def test_template_names_members_of_rows_from_any_source(source, tmp_path):
     (tmp_path / "prompt.txt").write_text("{title}:\n{body}\n")
@@ -293,18 +262,15 @@ def test_template_that_cannot_be_read_says_so(tmp_path):
 TABLE = pa.table({"id": [1, 2], "text": ["a", "b"], "odd": [[1], [2]]})
 
 
-def stream_of(table):
+def stream_of(table, begin=pa.ipc.new_stream):
     file = io.BytesIO()
-    with pa.ipc.new_stream(file, table.schema) as writer:
+    with begin(file, table.schema) as writer:
         writer.write_table(table, max_chunksize=1)
     return file.getvalue()
 
 
 def file_of(table):
-    file = io.BytesIO()
-    with pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table, max_chunksize=1)
-    return file.getvalue()
+    return stream_of(table, pa.ipc.new_file)
 
 
 def parquet_of(table):
@@ -314,18 +280,13 @@ def parquet_of(table):
 
 
 @pytest.mark.parametrize("make", [stream_of, file_of, parquet_of])
-@pytest.mark.parametrize(
-    "name", ["data-00000-of-00001.arrow", "a.pq", "a.PARQUET", "a.feather", "a.bin"]
-)
+@pytest.mark.parametrize("name", ["data-00000-of-00001.arrow", "a.PARQUET", "a.bin"])
 def test_file_is_known_by_its_first_bytes(tmp_path, make, name):
     (tmp_path / name).write_bytes(make(TABLE))
 
     opened = open_source(tmp_path / name)
 
-    assert (opened.name, dict(opened.options)) == (
-        name.rpartition(".")[0] + ".csv",
-        {"format": "csv"},
-    )
+    assert (opened.name, opened.options) == (f"{name.rpartition('.')[0]}.csv", {"format": "csv"})
     assert opened.stream.read() == b'"id","text"\n1,"a"\n2,"b"\n'
     with (tmp_path / name).open("rb") as file:
         assert open_source(file).stream.read() == b'"id","text"\n1,"a"\n2,"b"\n'
@@ -362,7 +323,6 @@ TEXTS = ['a "b", c', "two\nlines", ""]
         (pl.Series("review", TEXTS), "review"),
         (pa.chunked_array([TEXTS]), "text"),
     ],
-    ids=["list", "iterator", "pandas", "categories", "polars", "arrow"],
 )
 def test_texts_are_a_table_of_one_column(texts, column):
     source = open_source(texts)
@@ -419,7 +379,6 @@ def test_large_frame_is_never_held_as_text(tmp_path, kind):
         ("x/a.retry.jsonl", "x/a.retry.jsonl"),
         (f"x/{'é' * 446}.jsonl", f"x/{'é' * 443}.retry.jsonl"),
     ],
-    ids=["plain", "packed", "again", "long"],
 )
 def test_path_of_retry(path, retry):
     assert retry_path(path, ".jsonl") == retry
