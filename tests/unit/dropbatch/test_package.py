@@ -1,6 +1,7 @@
 """The command line as a package, and ids and results of its server."""
 
 import ast
+import itertools
 import re
 import resource
 import sys
@@ -39,18 +40,13 @@ def test_it_needs_three_packages():
     declared = {re.split(r"[\[>]", line)[0] for line in project["dependencies"]}
 
     found = [path for path in MODULES if path.parent.name != "serve"]
-    needed = (
-        {name for path in found for name in imports(path)} - sys.stdlib_module_names - {"dropbatch"}
-    )
+    named = {name for path in found for name in imports(path)}
+    needed = named - sys.stdlib_module_names - {"dropbatch"}
 
     assert declared == {"boto3", "click", "msgspec"}
-    extras = {
-        line.partition(">")[0]
-        for lines in project["optional-dependencies"].values()
-        for line in lines
-    }
+    extras = [*itertools.chain(*project["optional-dependencies"].values())]
     # What the user has, and what unpacks zstd.
-    optional = extras | {"polars", "backports", "compression"}
+    optional = {line.partition(">")[0] for line in extras} | {"polars", "backports", "compression"}
     assert needed <= declared | optional | {"botocore"}
 
 
@@ -83,10 +79,8 @@ def test_help_lists_verbs_quickly():
             break
 
     assert done.returncode == 0
-    assert all(
-        f"\n  {verb} " in done.stdout
-        for verb in ("put", "ls", "status", "wait", "get", "cancel", "retry")
-    )
+    verbs = ("put", "ls", "status", "wait", "get", "cancel", "retry")
+    assert all(f"\n  {verb} " in done.stdout for verb in verbs)
     assert min(seconds) < MAX_HELP_SECONDS
 
 
@@ -114,17 +108,12 @@ def test_later_ids_sort_first_and_hold_their_time():
     ids = [new_id(now) for now in (1_795_000_000.5, 1_795_000_000.502, 1_900_000_000)]
 
     assert sorted(ids) == ids[::-1]
-    assert [created_at(f"file-{one}") for one in ids] == [
-        1_795_000_000,
-        1_795_000_000,
-        1_900_000_000,
-    ]
+    times = [created_at(f"file-{one}") for one in ids]
+    assert times == [1_795_000_000, 1_795_000_000, 1_900_000_000]
     batch = f"batch_{ids[0]}"
-    assert (is_file(f"file-{ids[0]}"), is_batch(batch), created_at(batch)) == (
-        True,
-        True,
-        1_795_000_000,
-    )
+    assert is_file(f"file-{ids[0]}")
+    assert is_batch(batch)
+    assert created_at(batch) == 1_795_000_000
     assert batch_of_result(result_file(batch, "error")) == (batch, "error")
     assert created_at(result_file(batch, "error")) == 1_795_000_000
 

@@ -17,18 +17,9 @@ from local.template import parse_parameters
     ("text", "parameters"),
     [
         ("", {}),
-        (
-            "MaxRequestsPerBatch=7 DefaultModel=@cf/a/b",
-            {"MaxRequestsPerBatch": "7", "DefaultModel": "@cf/a/b"},
-        ),
-        (
-            "SourcePrefix='a folder/' LogLevel=DEBUG",
-            {"SourcePrefix": "a folder/", "LogLevel": "DEBUG"},
-        ),
-        (
-            "SourcePrefix=a folder/ LogLevel=DEBUG",
-            {"SourcePrefix": "a folder/", "LogLevel": "DEBUG"},
-        ),
+        ("A=7 Model=@cf/a/b", {"A": "7", "Model": "@cf/a/b"}),
+        ("Source='a folder/' Level=DEBUG", {"Source": "a folder/", "Level": "DEBUG"}),
+        ("Source=a folder/ Level=DEBUG", {"Source": "a folder/", "Level": "DEBUG"}),
         ("DefaultModel=", {"DefaultModel": ""}),
     ],
 )
@@ -100,9 +91,7 @@ def test_records_are_short_texts_with_names():
 
 def test_demo_tells_calls_of_each_batch():
     told = demo.calls_of({"batches": [{"polls": 1}, {"polls": 2}], "events": "used"})
-    assert told.startswith(
-        "2 batches took 5 calls of Workers AI, 2.5 each: Cloudflare's completion"
-    )
+    assert told.startswith("2 batches took 5 calls of Workers AI, 2.5 each: Cloudflare's comp")
     told = demo.calls_of({"batches": [{"polls": 1}] * 3, "events": "none"})
     assert told == "3 batches took 6 calls of Workers AI, 2.0 each: by polls alone."
 

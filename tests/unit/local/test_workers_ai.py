@@ -1,6 +1,7 @@
 """The local Workers AI: its protocol, answers, refusals, switches, queues and events."""
 
 import math
+from itertools import product
 
 import httpx
 import pytest
@@ -18,7 +19,6 @@ from shared.workers_ai import error_codes
 from tests.support.converted import DEEPSEEK, GPT, KIMI, LLAMA, M3, QWEN, SCOUT
 from tests.support.local_api import ACCOUNT, BGE, TEXTS, LocalApi, LocalQueue, code
 
-M2M = "@cf/meta/m2m100-1.2b"
 WHISPER = "@cf/openai/whisper-large-v3-turbo"
 
 
@@ -27,12 +27,8 @@ def test_submit_is_queued_in_documented_envelope():
     reply = LocalApi().run(BGE, {"requests": TEXTS})
     request_id = reply.json()["result"]["request_id"]
     assert reply.status_code == 200
-    assert reply.json() == {
-        "result": {"status": "queued", "request_id": request_id, "model": BGE},
-        "success": True,
-        "errors": [],
-        "messages": [],
-    }
+    result = {"status": "queued", "request_id": request_id, "model": BGE}
+    assert reply.json() == {"result": result, "success": True, "errors": [], "messages": []}
     bare = LocalApi(submit_status=202, request_id_form="req", envelope=False)
     reply = bare.run(BGE, {"requests": TEXTS})
     assert (reply.status_code, set(reply.json())) == (202, {"status", "request_id", "model"})
@@ -55,7 +51,7 @@ def test_repeated_body_is_billed_twice():
         (BGE, {"requests": ["a"]}, (400, 5006)),
         (BGE, {"requests": {"text": "a"}}, (400, 5006)),
         (BGE, [1], (400, 5006)),
-        (M2M, {"requests": [{"text": "a"}]}, (400, 5006)),
+        ("@cf/meta/m2m100-1.2b", {"requests": [{"text": "a"}]}, (400, 5006)),
         ("@cf/no/such-model", {"requests": TEXTS}, (400, 5007)),
         ("@cf/baai/bge-reranker-base", {"requests": TEXTS}, (400, 8007)),
     ],
@@ -102,16 +98,15 @@ def test_items_are_reordered_with_references():
 
 # ── answers ───────────────────────────────────────────────────────────────────────────────────────
 def test_embeddings_have_dimension_and_unit_length(subtests):
-    for choice in ("hash", "words"):
-        for model in [model for model in MODELS.values() if model.dimension]:
-            asked = {"text": ["one", "two words"]}
-            result = expected_result(model.name, asked, embedder_choice=choice)
-            with subtests.test(choice=choice, model=model.name):
-                assert result["shape"] == [2, model.dimension]
-                assert [len(row) for row in result["data"]] == [model.dimension] * 2
-                for row in result["data"]:
-                    length = sum(number * number for number in row)
-                    assert math.isclose(length, 1, abs_tol=1e-4)
+    embedders = [model for model in MODELS.values() if model.dimension]
+    for choice, model in product(("hash", "words"), embedders):
+        asked = {"text": ["one", "two words"]}
+        result = expected_result(model.name, asked, embedder_choice=choice)
+        with subtests.test(choice=choice, model=model.name):
+            assert result["shape"] == [2, model.dimension]
+            assert [len(row) for row in result["data"]] == [model.dimension] * 2
+            for row in result["data"]:
+                assert math.isclose(math.hypot(*row), 1, abs_tol=1e-4)
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────
@@ -351,17 +346,15 @@ def test_batch_sends_queued_and_succeeded():
     assert queue.taken() == []
     queue.world.now += 1
     (queued,) = queue.taken()
-    assert queued == {
-        "type": "cf.workersAi.model.batch.queued",
-        "source": {"type": "workersAi.model", "modelName": BGE},
-        "payload": {"requestId": f"req-{request_id}"},
-        "metadata": {
-            "accountId": ACCOUNT,
-            "eventSubscriptionId": queue.subscription["id"],
-            "eventSchemaVersion": 1,
-            "eventTimestamp": "1970-01-12T13:46:40.000Z",
-        },
+    assert queued.pop("metadata") == {
+        "accountId": ACCOUNT,
+        "eventSubscriptionId": queue.subscription["id"],
+        "eventSchemaVersion": 1,
+        "eventTimestamp": "1970-01-12T13:46:40.000Z",
     }
+    source = {"type": "workersAi.model", "modelName": BGE}
+    payload, kind = {"requestId": f"req-{request_id}"}, "cf.workersAi.model.batch.queued"
+    assert queued == {"type": kind, "source": source, "payload": payload}
     queue.world.now += 2
     assert queue.heard() == ["succeeded"]
     queue.world.now += 1_000
@@ -402,3 +395,100 @@ def test_faults_of_events(fault, heard):
     queue.world.now += 100
     assert sorted(queue.heard()) == heard
     assert len(queue.world.poll(request_id).json()["result"]["responses"]) == 20
+
+
+# ── faults: each does what it says, and strikes what it should ────────────────────────────────────
+class Faulty(LocalApi):
+    """One local API with faults queued, whose batches are finished at once."""
+
+    def __init__(self, *faults, **switches):
+        super().__init__(**{"latency": 0, "shuffle": False, **switches})
+        self.api.inject(*faults)
+        self.client.timeout = 5
+
+    def send(self):
+        return self.run(BGE, {"requests": TEXTS})
+
+    def ask(self):
+        return self.poll(self.api.accepted[-1]["request_id"])
+
+
+@pytest.mark.parametrize(
+    "told",
+    [(429, 3040), (429, 971), (400, 5006), (403, 9109), (401, 10000), (404, 7003), (500, 4242)],
+)
+def test_codes_have_status_and_accept_nothing(told):
+    world = Faulty(Fault(kind=str(told[1])))
+    reply = world.send()
+    assert code(reply) == told
+    assert reply.headers.get("retry-after") == ("60" if told[1] == 971 else None)
+    assert world.api.accepted == []
+    assert world.send().is_success
+
+
+REFUSAL = '{"result":null,"success":false'
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "start"),
+    [
+        ({"kind": "html"}, 502, "<!DOCTYPE html>"),
+        ({"kind": "html", "status": 524}, 524, "<!DOCTYPE html>"),
+        ({"kind": "json_500"}, 500, REFUSAL),
+        ({"kind": "bare"}, 429, ""),
+        ({"kind": "redirect"}, 301, ""),
+        ({"kind": "error", "code": 5006, "status": 422, "message": "so"}, 422, REFUSAL),
+    ],
+)
+def test_replies_in_place_of_answer(fault, status, start):
+    world = Faulty(Fault(**fault))
+    reply = world.send()
+    assert reply.status_code == status
+    assert reply.text.startswith(start)
+    assert world.api.accepted == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "accepted"),
+    [
+        ("refuse", httpx.ConnectError, 0),
+        ("reset", httpx.ReadError, 0),
+        ("hang", httpx.ReadTimeout, 0),
+        ("accept_then_reset", httpx.ReadError, 1),
+        ("accept_then_close", httpx.RemoteProtocolError, 1),
+        ("accept_then_hang", httpx.ReadTimeout, 1),
+        ("accept_then_truncate", httpx.RemoteProtocolError, 1),
+    ],
+)
+def test_broken_connections_are_billed_as_accepted(kind, error, accepted):
+    world = Faulty(Fault(kind=kind))
+    with pytest.raises(error):
+        world.send()
+    assert len(world.api.accepted) == accepted
+
+
+@pytest.mark.parametrize("form", ["envelope", "error", "failed"])
+def test_batch_fails_after_acceptance_at_every_poll(form):
+    world = Faulty(Fault(kind="batch_fails"), batch_failure=form)
+    world.send()
+    for _ in range(2):
+        body = world.ask().json()
+        if form == "envelope":
+            assert body["errors"][0]["code"] == 3030
+        else:
+            assert (body["result"]["status"], body["result"]["error"]["code"]) == (form, 3030)
+
+
+@pytest.mark.parametrize("what", ["items", "errors", "unknown", "wide", "deep", "page"])
+def test_flood_has_its_size(what):
+    local = LocalApi()
+    local.api.inject(Fault(kind="flood", message=what, factor=1))
+
+    assert 990_000 < len(local.poll(local.submit()).content) < 1_010_000
+
+
+def test_chance_covers_every_batch_fault():
+    for kind in [kind for kind in KINDS if KINDS[kind].stage == "batch"]:
+        world = Faulty(fault_rates={kind: 1})
+        assert world.send().is_success
+        assert world.ask().status_code in (200, 400, 404), kind

@@ -2,15 +2,18 @@
 
 import json
 import re
+import subprocess
 
 import pytest
 
 from functions.poll.contain import THREADS
 from functions.poll.due_polls import BATCHES_PER_MESSAGE
+from local.processes import bare_environment
 from shared.observability import METRICS
 from shared.settings import ENVIRONMENT
 from shared.spool import MAX_REPLY_BYTES
 from tests.support.aws.translated_template import NOT_TLS, ROOT, resolved, target
+from tests.support.terminal import converse
 from tools.plan import concurrency
 
 # ── runtime, settings, logs, concurrency, disks, and the schedule ─────────────────────────────────
@@ -46,23 +49,16 @@ def test_schedule_does_not_retry(of_type):
 
 
 def test_disks_hold_largest_replies_and_parts(source):
-    poll, submit = (
-        source["Resources"][name]["Properties"] for name in ("PollFunction", "SubmitFunction")
-    )
-    assert (
-        max(THREADS, BATCHES_PER_MESSAGE) * 2 * MAX_REPLY_BYTES
-        < poll["EphemeralStorage"]["Size"] << 20
-    )
-    assert "EphemeralStorage" not in submit
+    disk = source["Resources"]["PollFunction"]["Properties"]["EphemeralStorage"]["Size"]
+    assert max(THREADS, BATCHES_PER_MESSAGE) * 2 * MAX_REPLY_BYTES < disk << 20
+    assert "EphemeralStorage" not in source["Resources"]["SubmitFunction"]["Properties"]
     assert MAX_REPLY_BYTES < 512 << 20
 
 
 # ── the bucket, the table, the secrets and the queues ─────────────────────────────────────────────
 def test_data_can_be_encrypted_with_own_key(of_type):
-    (bucket,), (table,) = (
-        of_type("AWS::S3::Bucket").values(),
-        of_type("AWS::DynamoDB::Table").values(),
-    )
+    (bucket,) = of_type("AWS::S3::Bucket").values()
+    (table,) = of_type("AWS::DynamoDB::Table").values()
     (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     keys = {
         "bucket": rule["ServerSideEncryptionByDefault"],
@@ -70,10 +66,7 @@ def test_data_can_be_encrypted_with_own_key(of_type):
         **{name: queue["KmsMasterKeyId"] for name, queue in of_type("AWS::SQS::Queue").items()},
         **{name: topic["KmsMasterKeyId"] for name, topic in of_type("AWS::SNS::Topic").items()},
         **{name: logs["KmsKeyId"] for name, logs in of_type("AWS::Logs::LogGroup").items()},
-        **{
-            name: secret["KmsKeyId"]
-            for name, secret in of_type("AWS::SecretsManager::Secret").items()
-        },
+        **{name: one["KmsKeyId"] for name, one in of_type("AWS::SecretsManager::Secret").items()},
     }
 
     for name, key in keys.items():
@@ -100,28 +93,20 @@ def test_bucket_requires_tls(of_type):
     (policy,) = of_type("AWS::S3::BucketPolicy").values()
     (statement,) = resolved(policy["PolicyDocument"]["Statement"], ProtectsData=False)
 
-    assert (statement["Effect"], statement["Principal"], statement["Action"]) == (
-        "Deny",
-        "*",
-        "s3:*",
-    )
+    who = statement["Effect"], statement["Principal"], statement["Action"]
+    assert who == ("Deny", "*", "s3:*")
     assert statement["Resource"] == ["<Bucket.Arn>", "<Bucket.Arn>/*"]
     assert statement["Condition"] == NOT_TLS
 
 
 def test_data_is_protected_unless_owner_declines(of_type, source):
-    (policy,), (table,) = (
-        of_type("AWS::S3::BucketPolicy").values(),
-        of_type("AWS::DynamoDB::Table").values(),
-    )
-    kept = [
-        one for one in resolved(policy["PolicyDocument"]["Statement"]) if one["Sid"] == "KeepBucket"
-    ]
+    (policy,) = of_type("AWS::S3::BucketPolicy").values()
+    (table,) = of_type("AWS::DynamoDB::Table").values()
+    rules = resolved(policy["PolicyDocument"]["Statement"])
+    (kept,) = [one for one in rules if one["Sid"] == "KeepBucket"]
 
     assert source["Parameters"]["DeletionProtection"]["Default"] == "yes"
-    assert [(one["Effect"], one["Principal"], one["Action"]) for one in kept] == [
-        ("Deny", "*", "s3:DeleteBucket")
-    ]
+    assert (kept["Effect"], kept["Principal"], kept["Action"]) == ("Deny", "*", "s3:DeleteBucket")
     assert resolved(table["DeletionProtectionEnabled"]) is True
     assert resolved(table["DeletionProtectionEnabled"], ProtectsData=False) is False
 
@@ -159,16 +144,10 @@ def test_queues_require_tls(of_type):
     covered = []
     for policy in of_type("AWS::SQS::QueuePolicy").values():
         covered += [target(queue) for queue in policy["Queues"]]
-        (denied,) = [
-            one
-            for one in resolved(policy["PolicyDocument"]["Statement"], NamesBucket=True)
-            if one["Effect"] == "Deny"
-        ]
-        assert (denied["Principal"], denied["Action"], denied["Condition"]) == (
-            "*",
-            "sqs:*",
-            NOT_TLS,
-        )
+        rules = resolved(policy["PolicyDocument"]["Statement"], NamesBucket=True)
+        (denied,) = [one for one in rules if one["Effect"] == "Deny"]
+        assert (denied["Principal"], denied["Action"]) == ("*", "sqs:*")
+        assert denied["Condition"] == NOT_TLS
 
     # Of two policies of one queue the last would count.
     assert sorted(covered) == sorted(of_type("AWS::SQS::Queue"))
@@ -206,13 +185,10 @@ def test_missing_ticks_raise_alarm(of_type):
 
     # A new alarm is INSUFFICIENT_DATA, and actions run only when the state changes. With
     # `breaching` it would go to ALARM before the first tick.
-    assert {
-        name for name, alarm in alarms.items() if alarm["TreatMissingData"] != "notBreaching"
-    } == {"NoTickAlarm"}
-    assert {name for name, alarm in alarms.items() if "InsufficientDataActions" in alarm} == {
-        "NoTickAlarm"
-    }
-    no_tick = alarms["NoTickAlarm"]
+    told = [name for name, alarm in alarms.items() if "InsufficientDataActions" in alarm]
+    no_tick = alarms.pop("NoTickAlarm")
+    assert {alarm["TreatMissingData"] for alarm in alarms.values()} == {"notBreaching"}
+    assert told == ["NoTickAlarm"]
     assert no_tick["TreatMissingData"] == "missing"
     assert no_tick["InsufficientDataActions"] == no_tick["AlarmActions"]
     assert (no_tick["Period"], no_tick["EvaluationPeriods"]) == (60, 5)
@@ -234,24 +210,16 @@ def test_runbook_says_how_many_functions_run_at_once():
 # ── parameters, their checks, rules and outputs ───────────────────────────────────────────────────
 def test_parameters_have_defaults_and_limits(source):
     told = source["Parameters"]
-    assert {name for name, parameter in told.items() if "Default" not in parameter} == {
-        "CloudflareAccountId"
-    }
+    asked = [name for name, parameter in told.items() if "Default" not in parameter]
+    assert asked == ["CloudflareAccountId"]
     assert all(parameter["Description"] for parameter in told.values())
-    defaults = [
-        told[name]["Default"]
-        for name in ("MaxRequestsPerBatch", "MaxBatchBytes", "ApiCallsPerMinute")
-    ]
-    assert defaults == [5_000, 9_500_000, 200]
+    limits = ("MaxRequestsPerBatch", "MaxBatchBytes", "ApiCallsPerMinute")
+    assert [told[name]["Default"] for name in limits] == [5_000, 9_500_000, 200]
     assert not [name for name, parameter in told.items() if "NoEcho" in parameter], (
         "SAM asks for it without end"
     )
     for name, parameter in told.items():
-        limits = (
-            {"AllowedPattern", "AllowedValues"}
-            if parameter["Type"] == "String"
-            else {"MinValue", "MaxValue"}
-        )
+        limits = {"AllowedPattern", "AllowedValues", "MinValue", "MaxValue"}
         assert limits & set(parameter), f"{name} takes anything"
 
 
@@ -318,3 +286,60 @@ def test_parameters_are_checked_first(source, subtests):
             with subtests.test(name, value=value):
                 pattern = source["Parameters"][name]["AllowedPattern"]
                 assert bool(re.search(pattern, value)) is taken
+
+
+# ── what the SAM CLI asks, and what its environment has ───────────────────────────────────────────
+ASK = """
+from samcli.commands._utils.template import get_template_parameters
+from samcli.commands.deploy.guided_context import GuidedContext
+
+for _ in range({times}):
+    asked = GuidedContext.prompt_parameters(
+        object.__new__(GuidedContext), get_template_parameters("template.yaml"), {{}}, "", ""
+    )
+    print("ANSWERED", {{name: one["Value"] for name, one in asked.items()}})
+"""
+STACKS = [
+    {},
+    {"CloudflareApiTokenSecretArn": f"{SECRET}-AbCdEf"},
+    {"Transport": "worker", "WorkerUrl": "https://w.example"},
+]
+"""What somebody answers; one process asks for all of them, since the SAM CLI takes 2 s to start."""
+
+
+@pytest.mark.build
+def test_enter_passes_every_optional_question(source):
+    parameters, asked = list(source["Parameters"]), []
+
+    def answer(line):
+        if not (line.startswith("Parameter ") and line.endswith(":")):
+            return None
+        stack, number = divmod(len(asked), len(parameters))
+        name = line.split()[1].rstrip(":")
+        assert name == parameters[number], f"{name} is asked again, or too early: {STACKS[stack]}"
+        asked.append(name)
+        return STACKS[stack].get(name, TAKEN[name][0] if name == "CloudflareAccountId" else "")
+
+    command = [str(ROOT / ".local/sam/bin/python"), "-c", ASK.format(times=len(STACKS))]
+    code, shown = converse(
+        command, answer, ROOT, {**bare_environment(), "SAM_CLI_TELEMETRY": "0"}, quiet=0.03
+    )
+
+    assert code == 0, shown
+    assert asked == parameters * len(STACKS)
+    assert shown.count("ANSWERED") == len(STACKS)
+
+
+@pytest.mark.build
+def test_programs_of_make_find_their_packages():
+    programs = re.findall(
+        r"^\t\.local/sam/bin/python -m (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    assert "tools.deploy" in programs
+
+    command = [ROOT / ".local/sam/bin/python", "-c", f"import {', '.join(programs)}"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=bare_environment(), capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")

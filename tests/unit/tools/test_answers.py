@@ -22,11 +22,8 @@ def test_variables_answer_everything():
     found = answers.ask(
         GIVEN | {"NOTIFICATION_EMAIL": "team@example.org", "PARAMETERS": "LogLevel=DEBUG"}, SAVED
     )
-    assert found.parameters == {
-        "CloudflareAccountId": ACCOUNT,
-        "NotificationEmail": "team@example.org",
-        "LogLevel": "DEBUG",
-    }
+    told = {"CloudflareAccountId": ACCOUNT, "NotificationEmail": "team@example.org"}
+    assert found.parameters == told | {"LogLevel": "DEBUG"}
     assert found.token == "the-token"
     assert "the-token" not in repr(found)
 
@@ -40,7 +37,6 @@ WRONG = [
     ({"PARAMETERS": "AiGatewayToken=x"}, "no parameter AiGatewayToken"),
     ({"PARAMETERS": "LogLevel=LOUD"}, "LogLevel must be one of"),
     ({"PARAMETERS": "ResultRetentionDays=90000"}, "must be a number from 0 to 36,500"),
-    ({"PARAMETERS": "ResultRetentionDays="}, "ResultRetentionDays must be a number"),
     ({"PARAMETERS": "BatchDeadlineHours=nan"}, "must be a number from 0.001 to 168"),
     ({"PARAMETERS": "MaxBatchBytes=9_500_000"}, "must be a number from 1,000 to 9,999,999"),
     ({"PARAMETERS": f"DefaultModel=@cf/a/{'x' * 200}"}, "must have 0 to 200 characters"),
@@ -67,10 +63,10 @@ def test_every_default_of_template_is_accepted():
         assert answers.named_parameters({"PARAMETERS": f'{name}="{value}"'}) == {name: value}
 
 
-@pytest.mark.parametrize("partition", ["aws", "aws-cn", "aws-us-gov", "aws-eusc"])
-def test_every_region_is_accepted(partition):
-    for region in boto3.Session().get_available_regions("lambda", partition):
-        assert answers._named({"AWS_REGION": region}) == {"region": region}
+def test_every_region_is_accepted():
+    for partition in ("aws", "aws-cn", "aws-us-gov", "aws-eusc"):
+        for region in boto3.Session().get_available_regions("lambda", partition):
+            assert answers._named({"AWS_REGION": region}) == {"region": region}
 
 
 def test_low_account_limit_is_explained():
@@ -99,11 +95,8 @@ class Cloud:
 
     def find_stack(self, saved):
         parameters = self.stacks.get(place := self.place(saved))
-        return (
-            None
-            if parameters is None
-            else Stack(place[2], "arn", "UPDATE_COMPLETE", parameters, {})
-        )
+        found = Stack(place[2], "arn", "UPDATE_COMPLETE", parameters, {})
+        return None if parameters is None else found
 
     def delete(self, saved, _stack):
         self.deleted.append(self.place(saved))
@@ -173,9 +166,7 @@ def test_file_of_a_stack_elsewhere_is_not_used(cloud, elsewhere):
     deploy.deploy(FIRST)
 
     for command in (deploy.deploy, destroy.destroy):
-        with pytest.raises(
-            DeployError, match=r"samconfig\.local\.toml is of .* another STACK_NAME"
-        ):
+        with pytest.raises(DeployError, match=r"local\.toml is of .* another STACK_NAME"):
             command(GIVEN | elsewhere)
     assert len(cloud.stacks) == 1
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -32,38 +31,28 @@ def with_properties(name: str, **properties: object) -> list[dict[str, Any]]:
 
 
 # ── how the list of Cloudflare's models becomes the catalogue ─────────────────────────────────────
+COUNTED = {"total_count": 65}
 KNOWN, DAY = catalog().models, "2026-12-24"
 
 
-@dataclass
-class Read:
-    """What becomes of a list."""
+def read(models):
+    """What a list says, by ids."""
+    return read_list(json.dumps({"result": models, "success": True}).encode(), KNOWN, DAY)
 
-    listed: dict
 
-    def __init__(self, models, **envelope):
-        content = (
-            {"result": models, "success": True, **envelope} if envelope is not None else models
-        )
-        self.listed = read_list(json.dumps(content).encode(), KNOWN, DAY)
-
-    @property
-    def models(self):
-        """The catalogue after it, by ids."""
-        return {model.id: model for model in merged(KNOWN, self.listed)}
+def after(models):
+    """The catalogue after a list, by ids."""
+    return {model.id: model for model in merged(KNOWN, read(models))}
 
 
 # ── what is read ──────────────────────────────────────────────────────────────────────────────────
 def test_value_may_be_text_array_or_object():
-    models = Read(rows()).listed
+    models = read(rows())
 
     kimi = models[KIMI]
     assert (kimi.batch, kimi.task, kimi.context) == (True, Task.GENERATION, 262_144)
-    assert (kimi.input_price, kimi.cached_price, kimi.output_price) == (
-        Decimal("0.95"),
-        Decimal("0.16"),
-        Decimal(4),
-    )
+    prices = kimi.input_price, kimi.cached_price, kimi.output_price
+    assert prices == (Decimal("0.95"), Decimal("0.16"), Decimal(4))
     assert kimi.efforts == Efforts(
         ("high", "none"), "catalogue", {"low": "high", "medium": "high", "max": "high"}
     )
@@ -80,25 +69,18 @@ def test_other_price_is_taken_with_its_day():
         {"unit": "per M input tokens", "price": 0.9},
         {"unit": "per M output tokens", "price": 3},
     ]
-    kimi = Read(with_properties(KIMI, async_queue="true", price=price)).models[KIMI]
-    assert (kimi.input_price, kimi.output_price, kimi.cached_price) == (
-        Decimal("0.9"),
-        Decimal(3),
-        None,
-    )
+    kimi = after(with_properties(KIMI, async_queue="true", price=price))[KIMI]
+    prices = kimi.input_price, kimi.output_price, kimi.cached_price
+    assert prices == (Decimal("0.9"), Decimal(3), None)
     assert (kimi.priced_at, kimi.price_source) == (DAY, "catalogue")
 
 
 def test_new_model_is_added_with_its_task():
-    models = Read(
-        with_properties("@cf/new/words", async_queue="true", context_window="4096")
-    ).models
-    assert (models["@cf/new/words"].task, models["@cf/new/words"].context) == (
-        Task.GENERATION,
-        4_096,
-    )
+    made = after(with_properties("@cf/new/words", async_queue="true", context_window="4096"))
+    new = made["@cf/new/words"]
+    assert (new.task, new.context) == (Task.GENERATION, 4_096)
     painter = {"name": "@cf/new/painter", "task": {"name": "Text-to-Image"}}
-    assert "@cf/new/painter" not in Read([*rows(), painter, {"name": "vendor/elsewhere"}]).models
+    assert "@cf/new/painter" not in after([*rows(), painter, {"name": "vendor/elsewhere"}])
 
 
 # ── what is not believed ──────────────────────────────────────────────────────────────────────────
@@ -113,10 +95,7 @@ def test_new_model_is_added_with_its_task():
         (b"[]", "has 0 models"),
         (json.dumps(rows()[:6]).encode(), "lacks 13 of the 19 known ones that take batches"),
         (json.dumps(list(listing(frozenset()))).encode(), "of no model that it takes batches"),
-        (
-            json.dumps({"result": rows(), "result_info": {"total_count": 65}}).encode(),
-            "has 23 of 65 models",
-        ),
+        (json.dumps({"result": rows(), "result_info": COUNTED}).encode(), "has 23 of 65 models"),
         (b"[" * 100_000, "not all of one"),
     ],
 )
@@ -139,7 +118,7 @@ def test_list_that_is_not_whole_is_refused(content, says):
 )
 def test_number_that_cannot_be_is_refused(properties):
     with pytest.raises(CatalogError, match=re.escape(f"The list says of {KIMI} what cannot be: ")):
-        Read(with_properties(KIMI, async_queue="true", **properties))
+        read(with_properties(KIMI, async_queue="true", **properties))
 
 
 LIST = json.dumps(list(listing()))

@@ -12,24 +12,18 @@ from moto import mock_aws
 from dropbatch.cli.cloudflare import Reply
 from dropbatch.errors import Error
 from shared.settings import MAX_CALLS
+from tests.support.aws.stubs import stubbed
 from tools import account_stack, answers, deploy, deploy_worker, destroy, plan
 from tools.account_stack import NEVER_RAN, DeployError, Stack, Step, next_step
 
 ACCOUNT = "0123456789abcdef0123456789abcdef"
 STACK_ID = "arn:aws:cloudformation:eu-west-1:111122223333:stack/dropbatch/5f3a9c1e"
 DEPLOYED = ("deploy", "--no-fail-on-empty-changeset")
-GIVEN = {
-    "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
-    "CLOUDFLARE_API_TOKEN": "the-token",
-    "AWS_REGION": "eu-west-1",
-}
+REGION = {"AWS_REGION": "eu-west-1"}
+GIVEN = {"CLOUDFLARE_ACCOUNT_ID": ACCOUNT, "CLOUDFLARE_API_TOKEN": "the-token"} | REGION
 SAVED = {"stack_name": "dropbatch", "region": "eu-west-1"}
-SETTINGS = {
-    "BUCKET_NAME": "files",
-    "TRANSPORT": "rest",
-    "WORKERS_AI_BASE_URL": "https://api",
-    "CLOUDFLARE_ACCOUNT_ID": ACCOUNT,
-}
+API = {"WORKERS_AI_BASE_URL": "https://api", "CLOUDFLARE_ACCOUNT_ID": ACCOUNT}
+SETTINGS = {"BUCKET_NAME": "files", "TRANSPORT": "rest", **API}
 
 
 def stack_in(status, **parameters):
@@ -100,7 +94,7 @@ def account(monkeypatch, tmp_path):
     return Account(monkeypatch, tmp_path)
 
 
-@pytest.mark.parametrize("status", sorted(NEVER_RAN | {"DELETE_FAILED"}))
+@pytest.mark.parametrize("status", ["ROLLBACK_COMPLETE", "DELETE_FAILED"])
 def test_failed_stack_is_deleted_if_agreed(account, status):
     account.stack = stack_in(status)
 
@@ -140,13 +134,11 @@ def test_nothing_is_done_without_agreement(account):
     assert account.deleted == account.sam_calls == []
 
 
-@pytest.mark.parametrize(
-    "status", ["UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "CREATE_COMPLETE", "UPDATE_FAILED"]
-)
+@pytest.mark.parametrize("status", ["UPDATE_COMPLETE", "UPDATE_FAILED"])
 def test_usable_stack_is_updated_without_questions(account, status):
     account.stack = stack_in(status, Architecture="arm64")
 
-    deploy.deploy({"AWS_REGION": "eu-west-1"})
+    deploy.deploy(REGION)
 
     assert account.sam_calls == [("build", "arm64"), DEPLOYED]
     assert "parameter_overrides" not in account.file.read_text(), "they keep their values"
@@ -196,32 +188,22 @@ def test_wrong_variable_is_refused_before_build(account, given, says):
     account.stack = stack_in("UPDATE_COMPLETE")
 
     with pytest.raises(DeployError, match=says):
-        deploy.deploy({"AWS_REGION": "eu-west-1"} | given)
+        deploy.deploy(REGION | given)
 
     assert account.sam_calls == []
     assert plan.MAX_CALLS == MAX_CALLS
 
 
-class Client:
-    """CloudFormation, as far as `describe_stacks`."""
-
-    def __init__(self, code):
-        self.code = code
-
-    def client(self, service):
-        return self
-
-    def describe_stacks(self, StackName):  # noqa: N803 - boto3's name
-        raise ClientError({"Error": {"Code": self.code, "Message": ""}}, "DescribeStacks")
-
-
 def test_denied_call_is_not_missing_stack(monkeypatch):
-    monkeypatch.setattr(account_stack, "session", lambda saved: Client("ValidationError"))
-    assert account_stack.find_stack(SAVED) is None
+    with stubbed("cloudformation") as stub:
+        made = SimpleNamespace(client=lambda _: stub.client)
+        monkeypatch.setattr(account_stack, "session", lambda saved: made)
+        stub.add_client_error("describe_stacks", "ValidationError")
+        assert account_stack.find_stack(SAVED) is None
 
-    monkeypatch.setattr(account_stack, "session", lambda saved: Client("AccessDenied"))
-    with pytest.raises(ClientError):
-        account_stack.find_stack(SAVED)
+        stub.add_client_error("describe_stacks", "AccessDenied")
+        with pytest.raises(ClientError):
+            account_stack.find_stack(SAVED)
 
 
 def test_closing_words_say_what_was_checked():
@@ -347,9 +329,8 @@ def test_worker_is_deployed_with_stacks_secret(monkeypatch, stack):
     settings = {**SETTINGS, "TRANSPORT": "worker", "WORKER_URL": url}
     assert deploy._checked(stack, settings, "shared") == ("", "")
     assert deploy._checked(stack, settings, "shared") == ("", "")
-    assert given == [("dropbatch-eu-west-1", ACCOUNT, "shared")], (
-        "only a Worker that rejects it gets it"
-    )
+    # Only a Worker that rejects it gets it.
+    assert given == [("dropbatch-eu-west-1", ACCOUNT, "shared")]
 
 
 def test_sam_cli_is_run_without_token(monkeypatch):
@@ -366,13 +347,9 @@ def test_destroy_says_what_stays():
     names = {"Bucket": "files", "Table": "ledger", "ApiToken": "secret"}
     said = destroy.what_stays(stack_in("UPDATE_COMPLETE"), names, "samconfig.local.toml")
 
-    for words in (
-        'Bucket("files")',
-        "delete-table --region eu-west-1 --table-name ledger",
-        "recovery",
-        "no-deletion-protection",
-    ):
-        assert words in said
+    assert 'Bucket("files")' in said
+    assert "delete-table --region eu-west-1 --table-name ledger" in said
+    assert "no-deletion-protection" in said
     assert "ledger" not in destroy.what_stays(stack_in("UPDATE_COMPLETE"), {}, "")
 
 
@@ -400,16 +377,8 @@ def test_destroy_without_idle_stack_ends_with_advice(account, status):
 
 # ── what `make destroy` removes at Cloudflare ─────────────────────────────────────────────────────
 OUTPUTS = {"BucketName": "files", "TableName": "ledger", "SubmitFunctionName": "submit"}
-VARIABLES = {
-    "CLOUDFLARE_ACCOUNT_ID": "a",
-    "WORKERS_AI_BASE_URL": "https://api",
-    "CLOUDFLARE_API_TOKEN_SECRET_ARN": "arn",
-    "EVENTS_QUEUE_NAME": "dropbatch-x",
-}
-SUBSCRIBED = [
-    {"id": "7", "destination": {"queue_id": "1"}},
-    {"id": "8", "destination": {"queue_id": "2"}},
-]
+VARIABLES = API | {"CLOUDFLARE_API_TOKEN_SECRET_ARN": "arn", "EVENTS_QUEUE_NAME": "dropbatch-x"}
+SUBSCRIBED = [{"id": id_, "destination": {"queue_id": queue}} for id_, queue in ("71", "82")]
 
 
 @pytest.fixture
@@ -429,7 +398,7 @@ def called(monkeypatch):
 
         def call(api, method, path, _body=None):
             calls.append(f"{method} {path}")
-            assert (api.base_url, api.token) == ("https://api/accounts/a", "token")
+            assert (api.base_url, api.token) == (f"https://api/accounts/{ACCOUNT}", "token")
             result = queues if "/queues?" in path else SUBSCRIBED if method == "GET" else None
             error = [] if status == 200 else [{"code": 10000, "message": "no"}]
             return Reply(status, {"success": not error, "errors": error, "result": result})
@@ -444,10 +413,7 @@ def test_subscriptions_and_queue_are_removed(ended, called):
     calls = called([{"queue_name": "dropbatch-x", "queue_id": "1"}])
     assert destroy.remove_events({}, ended) == []
     at = destroy.SUBSCRIPTIONS
-    assert [one for one in calls if one.startswith("DELETE")] == [
-        f"DELETE {at}/7",
-        "DELETE /queues/1",
-    ]
+    assert [one for one in calls if one[:6] == "DELETE"] == [f"DELETE {at}/7", "DELETE /queues/1"]
 
 
 def test_account_without_the_queue_is_left_alone(ended, called):

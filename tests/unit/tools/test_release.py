@@ -92,11 +92,7 @@ def test_sums_are_those_of_every_other_file(release_folder):
     zipped = f"dropbatch-{version}-arm64.zip"
     assert files == {zipped, "template.yaml", "samconfig.toml", "sbom.json", "README.md", "LICENSE"}
     with zipfile.ZipFile(release_folder / zipped) as made:
-        assert {
-            "functions/submit/handler.py",
-            "functions/poll/handler.py",
-            "shared/bootstrap.py",
-        } <= {*made.namelist()}
+        assert {"functions/submit/handler.py", "shared/bootstrap.py"} <= {*made.namelist()}
 
 
 @pytest.mark.build

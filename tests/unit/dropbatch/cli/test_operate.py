@@ -49,27 +49,16 @@ class Queues:
         self.messages[QueueUrl].remove(ReceiptHandle)
 
 
-OUTPUTS = {"PollQueueUrl": "poll", "PollDeadLetterQueueUrl": "dead", "DeadLetterQueueUrl": "x"}
+OUTPUTS = {"PollQueueUrl": "poll", "PollDeadLetterQueueUrl": "dead"}
 
 
-def test_every_dead_letter_is_found():
+def test_every_dead_letter_is_sent_again_but_ticks_that_could_not_start():
+    """Sent to the poll queue, a tick would fail there and come back."""
     letters = [f"letter {number}" for number in range(12)]
-    queues = Queues(dead=list(letters))
+    queues = Queues(dead=["{}", *letters, "{}"])
 
-    moved = redrive_queues(Stack("s", "b", OUTPUTS, queues))
-
-    assert moved == {"Poll": (12, 0)}
+    assert redrive_queues(Stack("s", "b", OUTPUTS, queues)) == {"Poll": (12, 2)}
     assert queues.messages == {"dead": [], "poll": letters}
-
-
-def test_ticks_that_could_not_start_are_deleted():
-    """Sent to the poll queue, each would fail there and come back."""
-    queues = Queues(dead=["{}", "letter", "{}"])
-
-    moved = redrive_queues(Stack("s", "b", OUTPUTS, queues))
-
-    assert moved == {"Poll": (1, 2)}
-    assert queues.messages == {"dead": [], "poll": ["letter"]}
 
 
 @pytest.mark.parametrize("verb", GONE)
@@ -119,11 +108,8 @@ def test_all_lists_models_without_batches():
 def test_json_has_efforts_and_cached_price():
     shown = {one["id"]: one for one in map(json.loads, lines("--json"))}
     kimi = shown["@cf/moonshotai/kimi-k2.6"]
-    assert (kimi["efforts"], kimi["cached_price"], kimi["context"]) == (
-        ["high", "none"],
-        "0.160",
-        262_144,
-    )
+    facts = kimi["efforts"], kimi["cached_price"], kimi["context"]
+    assert facts == (["high", "none"], "0.160", 262_144)
     assert kimi["read_on"] == catalog().read_on
     assert "0E" not in str(shown)
 
@@ -131,13 +117,14 @@ def test_json_has_efforts_and_cached_price():
 # ── `doctor`: each thing that can be wrong is found, with what to do ──────────────────────────────
 BGE = "@cf/baai/bge-small-en-v1.5"
 ALARM = "dropbatch-StuckItemsAlarm-1A2B3C4D5E6F"
+REFUSED_TOKEN = {"code": "token_refused", "message": "Put a good one."}
+WAITING = {"state": "in_progress", "waiting_for": REFUSED_TOKEN}
 
 
 @functools.cache
 def client(service):
-    return boto3.client(
-        service, "us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
-    )
+    keys = dict.fromkeys(("aws_access_key_id", "aws_secret_access_key"), "test")
+    return boto3.client(service, "us-east-1", **keys)
 
 
 class Services:
@@ -171,9 +158,8 @@ class Services:
         return self.function | {"Environment": {"Variables": self.environment}}
 
     def get_paginator(self, operation):
-        paginator = client(
-            {"filter_log_events": "logs", "describe_alarms": "cloudwatch"}[operation]
-        ).get_paginator(operation)
+        service = "logs" if operation == "filter_log_events" else "cloudwatch"
+        paginator = client(service).get_paginator(operation)
         paginator._method = getattr(self, operation)
         return paginator
 
@@ -183,11 +169,8 @@ class Services:
         return {"events": [{"timestamp": self.ticked * 1000}] if self.ticked else []}
 
     def get_queue_attributes(self, QueueUrl, **_):  # noqa: N803 - boto3's name
-        return {
-            "Attributes": {
-                "ApproximateNumberOfMessages": str(self.dead if QueueUrl == "dead" else 3)
-            }
-        }
+        count = self.dead if QueueUrl == "dead" else 3
+        return {"Attributes": {"ApproximateNumberOfMessages": str(count)}}
 
     def get_object(self, Key, **_):  # noqa: N803 - boto3's name
         if self.word is None or Key != names.STACK_CONTROL:
@@ -200,11 +183,8 @@ class Services:
 
     def describe_alarms(self, NextToken=None, **_):  # noqa: N803
         self._may("DescribeAlarms")
-        return (
-            {"MetricAlarms": self.alarms}
-            if NextToken
-            else {"MetricAlarms": [], "NextToken": "second"}
-        )
+        first = {"MetricAlarms": [], "NextToken": "second"}
+        return {"MetricAlarms": self.alarms} if NextToken else first
 
 
 @pytest.fixture
@@ -215,15 +195,12 @@ def services(monkeypatch):
     return found
 
 
+NAMES = {"SubmitFunctionName": "submit", "PollFunctionName": "poll", "TableName": "ledger"}
+
+
 def findings(services):
-    outputs = {
-        "SubmitFunctionName": "submit",
-        "PollFunctionName": "poll",
-        "TableName": "ledger",
-        "PollQueueUrl": "queue",
-        "PollDeadLetterQueueUrl": "dead",
-    }
-    return {one.name: one for one in examine(Stack("dropbatch", "bucket", outputs, services))}
+    stack = Stack("dropbatch", "bucket", OUTPUTS | NAMES, services)
+    return {one.name: one for one in examine(stack)}
 
 
 @pytest.mark.parametrize(
@@ -240,17 +217,7 @@ def findings(services):
             "alarms",
             f"{ALARM}: Look.",
         ),
-        (
-            "jobs",
-            [
-                {
-                    "state": "in_progress",
-                    "waiting_for": {"code": "token_refused", "message": "Put a good one."},
-                }
-            ],
-            "pauses",
-            "1 job waiting: token_refused: Put a good one.",
-        ),
+        ("jobs", [WAITING], "pauses", "1 job waiting: token_refused: Put a good one."),
     ],
 )
 def test_what_is_wrong_is_found_with_what_to_do(services, attribute, value, name, says):
@@ -268,14 +235,10 @@ def test_events_that_do_not_come_are_noted_with_what_to_do(services):
     refused = findings(services)["events"]
     assert (refused.level, "Queues - Edit" in refused.message) == ("note", True)
 
-    services.events = {
-        "queue_id": {"S": "1"},
-        BGE: {"M": {"problem": {"S": "another queue hears of it"}}},
-    }
-    assert (
-        findings(services)["events"].message
-        == f"{BGE}: no events: another queue hears of it. Its batches are polled."
-    )
+    problem = {"M": {"problem": {"S": "another queue hears of it"}}}
+    services.events = {"queue_id": {"S": "1"}, BGE: problem}
+    said = findings(services)["events"].message
+    assert said == f"{BGE}: no events: another queue hears of it. Its batches are polled."
 
 
 EVENTS_ON = {"COMPLETION_EVENTS": "yes", "EVENTS_QUEUE_NAME": "dropbatch-x"}
@@ -316,12 +279,8 @@ def test_what_may_not_be_looked_at_does_not_end_visit(services):
 
     found = findings(services)
 
-    assert {name for name, one in found.items() if one.level == "unknown"} == {
-        "alarms",
-        "events",
-        "functions",
-        "tick",
-    }
+    unknown = {name for name, one in found.items() if one.level == "unknown"}
+    assert unknown == {"alarms", "events", "functions", "tick"}
     assert "OperatorPolicyArn" in found["alarms"].message
     assert found["dead letters"].level == "ok"
 
