@@ -42,7 +42,6 @@ STACK_OF_A_FILE = ("tests/deployed/", "tests/faults/")
 TOGETHER = {
     "tests/deployed/test_stack.py": "builds",
     "tests/unit/repo/test_artifact.py": "builds",
-    "tests/unit/tools/test_release.py": "builds",
     "tests/unit/template/": "template",
 }
 """The tests that share builds or the template, by the beginning of their paths."""

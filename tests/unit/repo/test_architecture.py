@@ -20,10 +20,7 @@ from tests.support.shipped import CORE, ROOT, SHIPPED
 
 ROOMS = {
     "boto3": {"shared.bootstrap"},
-    "botocore": {
-        "shared.bootstrap",
-        *(f"shared.aws.{name}" for name in ("client_errors", "object_store")),
-    },
+    "botocore": {"shared.bootstrap", "shared.aws.client_errors", "shared.aws.object_store"},
     "httpx": {"shared.workers_ai.client"},
     "ctypes": {"functions.poll.running_sha256"},
     "_hashlib": {"functions.poll.running_sha256"},
@@ -43,11 +40,7 @@ FORBIDDEN = {
     "functions.poll": ("functions.submit",),
     "dropbatch": ("shared", "functions"),
     "dropbatch.core": (
-        "dropbatch.client",
-        "dropbatch.cli",
-        "dropbatch.serve",
-        "dropbatch.errors",
-        "boto3",
+        *("dropbatch.client", "dropbatch.cli", "dropbatch.serve", "dropbatch.errors", "boto3"),
     ),
     "dropbatch.client": ("dropbatch.cli", "dropbatch.serve"),
     "dropbatch.core.read": FLAT,
@@ -69,12 +62,7 @@ PURE = (
 IMPURE = {
     *("boto3", "botocore", "httpx", "aws_lambda_powertools", "time", "os", "random", "tempfile"),
     *("shared.bootstrap", "shared.observability", "shared.workers_ai.client"),
-    *(
-        "shared.aws.dynamodb",
-        "shared.aws.event_bus",
-        "shared.aws.object_store",
-        "shared.aws.queues",
-    ),
+    *(f"shared.aws.{name}" for name in ("dynamodb", "event_bus", "object_store", "queues")),
     *("shared.ledger", "shared.ledger.batches", "shared.ledger.due", "shared.ledger.jobs"),
     *("shared.pacing.budget", "shared.pacing.cadence", "shared.pacing.breaker"),
 }
@@ -89,27 +77,20 @@ def tree_of(path):
     return ast.parse(path.read_text("utf-8"))
 
 
-def only_for_types(tree):
-    """Nodes below `if TYPE_CHECKING:`: nothing of them is imported when the code runs."""
-    blocks = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    ]
-    return {
-        id(node) for block in blocks for statement in block.body for node in ast.walk(statement)
-    }
+def statements(block, *, types):
+    """All statements; without those for types alone, of which nothing is imported at run time."""
+    for node in block:
+        if types or getattr(getattr(node, "test", None), "id", "") != "TYPE_CHECKING":
+            yield node
+            for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+                yield from statements(getattr(node, part, ()), types=types)
 
 
 @cache
 def imports_of(path, *, types=True):
     """Names of the modules that a file imports anywhere."""
-    tree = tree_of(path)
-    left_out = set() if types else only_for_types(tree)
     found = set()
-    for node in ast.walk(tree):
-        if id(node) in left_out:
-            continue
+    for node in statements(tree_of(path).body, types=types):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -149,10 +130,7 @@ def test_simulator_knows_nothing_of_dropbatch():
 
     def rule(_, path):
         named = re.findall("(?i)dropbatch", path.read_text("utf-8"))
-        return [
-            *named,
-            *(one for one in imports_of(path) if any(is_in(one, other) for other in ours)),
-        ]
+        return named + [one for one in imports_of(path) if one.partition(".")[0] in ours]
 
     assert len(paths) > 10
     assert breaches(rule, paths) == {}
@@ -160,11 +138,8 @@ def test_simulator_knows_nothing_of_dropbatch():
 
 def test_core_imports_only_itself_and_msgspec():
     def rule(_, path):
-        known = {
-            one.partition(".")[0]
-            for one in imports_of(path, types=False)
-            if not is_in(one, "dropbatch.core")
-        }
+        others = [one for one in imports_of(path, types=False) if not is_in(one, "dropbatch.core")]
+        known = {one.partition(".")[0] for one in others}
         return known - sys.stdlib_module_names - {"msgspec", "backports", "compression"}
 
     assert breaches(rule, CORE) == {}
@@ -195,14 +170,17 @@ def test_rooms_are_drawn_as_they_are_imported():
     ends = {room: {room} for room in rooms} | groups
     folders = ("functions", "shared", "dropbatch", "tools", "local", "bench", "simulation")
 
+    @cache
     def room_of(module):
         within = [name for name, path in rooms.items() if is_in(module, path.replace("/", "."))]
         return max(within, key=lambda name: len(rooms[name]), default=None)
 
+    @cache
     def group_of(room, module):
         of_room = (group for group, within in groups.items() if room in within)
         return next(of_room, module.partition(".")[0])
 
+    @cache
     def is_covered(arrow, room, module):
         inside = ends[arrow]
         return room in inside or (arrow in groups and group_of(room, module) == arrow)
@@ -220,11 +198,8 @@ def test_rooms_are_drawn_as_they_are_imported():
         is_inside = group_of(room, module) == group_of(wanted, other)
         if room == wanted or (is_inside and None in (room, wanted)):
             continue
-        drawn = [
-            (one, to)
-            for one, to in arrows
-            if is_covered(one, room, module) and is_covered(to, wanted, other)
-        ]
+        from_here = [arrow for arrow in arrows if is_covered(arrow[0], room, module)]
+        drawn = [arrow for arrow in from_here if is_covered(arrow[1], wanted, other)]
         missing += [] if drawn else [(module, other)]
         for arrow in drawn:
             met[arrow].add((room, wanted))
@@ -259,11 +234,8 @@ def test_library_is_imported_only_in_its_room(subtests):
 
 def test_pure_modules_know_no_service():
     def rule(name, path):
-        known = imports_of(path, types=False)
-        is_pure = any(is_in(name, one) for one in PURE)
-        return is_pure and [
-            one for one in known if one in IMPURE or one.partition(".")[0] in IMPURE
-        ]
+        known = {name for one in imports_of(path, types=False) for name in (one, one.split(".")[0])}
+        return any(is_in(name, one) for one in PURE) and known & IMPURE
 
     assert breaches(rule) == {}
 
@@ -288,12 +260,9 @@ def written():
 
 def test_no_module_of_product_is_longer_than_450_lines(written):
     """Most longer ones do two things. Tests may be longer: they are read a case at a time."""
-    lines = {
-        str(path): len((ROOT / path).read_text("utf-8").splitlines())
-        for path in written
-        if "tests" not in path.parts
-    }
-    assert {path for path, number in lines.items() if number > 450} == set()
+    product = [path for path in written if "tests" not in path.parts]
+    lines = {path: len((ROOT / path).read_text("utf-8").splitlines()) for path in product}
+    assert [path for path, number in lines.items() if number > 450] == []
 
 
 def test_no_folder_has_more_than_24_modules(written):
@@ -303,12 +272,9 @@ def test_no_folder_has_more_than_24_modules(written):
 
 def test_environment_is_read_in_one_place():
     def rule(_, path):
-        return [
-            ast.unparse(node)
-            for node in ast.walk(tree_of(path))
-            if (isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "environb"})
-            or (isinstance(node, ast.Name) and node.id in {"environ", "getenv"})
-        ]
+        nodes = ast.walk(tree_of(path))
+        names = {getattr(node, "attr", getattr(node, "id", "")) for node in nodes}
+        return names & {"environ", "getenv", "environb"}
 
     assert set(breaches(rule)) == {"shared.bootstrap"}
 
@@ -320,13 +286,9 @@ def test_every_module_says_first_what_it_is():
 @pytest.mark.parametrize("function", ["submit", "poll"])
 def test_handler_decides_nothing(function):
     path = ROOT / "functions" / function / "handler.py"
+    deciding = ("ledger", "aws.object_store", "pacing.budget", "workers_ai.client")
     assert len(path.read_text("utf-8").splitlines()) <= 160
-    assert not {
-        "shared.ledger",
-        "shared.aws.object_store",
-        "shared.pacing.budget",
-        "shared.workers_ai.client",
-    } & imports_of(path)
+    assert not {f"shared.{name}" for name in deciding} & imports_of(path)
 
 
 def test_boto3_is_not_imported_when_module_is():
@@ -343,16 +305,14 @@ def test_only_handlers_know_the_composition_root():
 
 def constants(path):
     """The public constants that a module defines, each with the source of its value."""
-    for node in ast.parse(path.read_text("utf-8")).body:
-        if isinstance(node, ast.Assign):
-            names, values = node.targets[0], node.value
-            several = isinstance(names, ast.Tuple) and isinstance(values, ast.Tuple)
-            for name, value in (
-                zip(names.elts, values.elts, strict=True) if several else [(names, values)]
-            ):
-                is_public = isinstance(name, ast.Name) and name.id.isupper()
-                if is_public and name.id[0] != "_" and not isinstance(value, ast.Dict):
-                    yield name.id, ast.unparse(value)
+    for node in [one for one in tree_of(path).body if isinstance(one, ast.Assign)]:
+        names, values = node.targets[0], node.value
+        several = isinstance(names, ast.Tuple) and isinstance(values, ast.Tuple)
+        pairs = zip(names.elts, values.elts, strict=True) if several else [(names, values)]
+        for name, value in pairs:
+            is_public = isinstance(name, ast.Name) and name.id.isupper()
+            if is_public and name.id[0] != "_" and not isinstance(value, ast.Dict):
+                yield name.id, ast.unparse(value)
 
 
 def test_constant_has_one_value():

@@ -3,12 +3,16 @@
 import base64
 import json
 import tracemalloc
+from dataclasses import replace
 
 import msgspec
 import pytest
 
+from dropbatch.core.names import is_upload
+from shared.aws.object_events import ObjectCreated, parse_notification
 from shared.events.messages import MAX_EVENT_BYTES, Event, Message, event_in, messages_in
 from shared.workers_ai.results import TooManyItemsError
+from tests.support.shipped import ROOT
 
 ID = "768f15b7-0000-4000-8000-ad94ffc7f8d2"
 EVENT = {
@@ -115,3 +119,74 @@ def test_messages_without_end_take_little(tiny):
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
+
+
+# ── S3's notifications: which objects arrived, under which keys ───────────────────────────────────
+AS_SENT = json.loads((ROOT / "tests/files/events.json").read_text("utf-8"))
+BRIDGED = AS_SENT["s3-eventbridge"]
+VERSION, AT = "9Zq0WkAoCOT1Vt2aU0e0FIpS4RkXJvZb", 1795253400.123
+
+
+def arrivals(notification):
+    return parse_notification(json.dumps(notification))
+
+
+def put(**members):
+    """The event of a put, some of whose members are others."""
+    (record,) = AS_SENT["s3-put"]["Records"]
+    return {"Records": [{name: one for name, one in (record | members).items() if one}]}
+
+
+def test_put_is_one_arrival_with_its_version_and_time():
+    (arrival,) = arrivals(put())
+    assert arrival == ObjectCreated("dropbatch-test", "inbox/reviews/july.jsonl", VERSION, AT)
+    assert arrivals(put(eventTime=None)) == [replace(arrival, at=None)]
+    (message,) = AS_SENT["sqs-upload"]["Records"]
+    assert parse_notification(message["body"]) == [arrival]
+
+
+def test_records_are_arrivals_in_order():
+    records = put()["Records"] + AS_SENT["s3-multipart"]["Records"]
+    assert [one.key for one in arrivals({"Records": records})] == [
+        "inbox/reviews/july.jsonl",
+        "inbox/@cf/baai/bge-small-en-v1.5/reviews/2026.jsonl.gz",
+    ]
+
+
+def test_event_of_source_bucket_keeps_key():
+    key = "ai/reviews 100%+/july.jsonl"
+    assert arrivals(BRIDGED) == [ObjectCreated("team-exports", key, VERSION, 1795253400.0)]
+    unversioned = json.loads(json.dumps(BRIDGED))
+    del unversioned["detail"]["object"]["version-id"]
+    assert arrivals(unversioned)[0].version == ""
+
+
+@pytest.mark.parametrize(
+    "change", [{"detail-type": "Object Deleted"}, {"source": "aws.ec2"}, {"detail": None}]
+)
+def test_no_other_event_counts_as_upload(change):
+    with pytest.raises(msgspec.ValidationError):
+        arrivals(BRIDGED | change)
+
+
+def test_keys_are_decoded_once():
+    (arrival,) = arrivals(AS_SENT["s3-key-with-odd-characters"])
+    assert arrival.key == "inbox/Résumés & more/100% sure+1/日本 (v2) =a,b.jsonl"
+    assert is_upload(arrival.key)
+
+
+def test_events_other_than_creations_announce_nothing():
+    assert arrivals(AS_SENT["s3-test-event"]) == []
+    for name in ("ObjectRemoved:Delete", "LifecycleExpiration:Delete", "ObjectTagging:Put"):
+        assert arrivals(put(eventName=name)) == [], name
+
+
+NO_NOTIFICATIONS = (
+    """{ null [] {} text {"Records":[]} {"Records":[{}]} {"Event":"a"} {"do":"submit"}"""
+)
+
+
+@pytest.mark.parametrize("body", ["", *NO_NOTIFICATIONS.split()])
+def test_what_is_not_notification_is_refused(body):
+    with pytest.raises(msgspec.MsgspecError):
+        parse_notification(body)

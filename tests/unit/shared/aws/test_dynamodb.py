@@ -7,11 +7,29 @@ not expect.
 """
 
 from dataclasses import dataclass
+from decimal import Decimal
+from http import HTTPStatus
 
 import pytest
+from boto3.dynamodb.types import DYNAMODB_CONTEXT
+from hypothesis import given
+from hypothesis import strategies as st
 
-from shared.aws.attribute_values import attribute
+from dropbatch.core.plan import Checkpoint, SplitPlan
+from shared.aws.attribute_values import attribute, attributes, plain, read
 from shared.aws.dynamodb import Table
+from shared.errors import InvariantError
+from shared.models import (
+    Batch,
+    ErrorDetail,
+    Job,
+    JobTotals,
+    Part,
+    ResultFileProgress,
+    Submission,
+    Upload,
+)
+from shared.workers_ai.usage import Usage
 from tests.support.aws.stubs import stubbed
 
 KEY = {"pk": {"S": "JOB#1"}, "sk": {"S": "META"}}
@@ -62,13 +80,6 @@ def as_item(values):
         ({**KEY, "claims": {"N": "2"}}, False),
         (None, False),
     ],
-    ids=[
-        "as it was sent",
-        "a number written otherwise",
-        "another value",
-        "an attribute is absent",
-        "gone",
-    ],
 )
 def test_repeated_create_recognizes_its_item(table, dynamodb, held, is_own):
     fails_its_condition(dynamodb, "put_item", tries=2)
@@ -78,45 +89,27 @@ def test_repeated_create_recognizes_its_item(table, dynamodb, held, is_own):
 
 
 @pytest.mark.parametrize(
-    "held",
-    [{"usage": {"tokens": 5, "added_later": 1}}, {"parts": [{"size": 7, "added_later": 1}]}],
-    ids=["in a map", "in a map of a list"],
-)
-def test_repeated_create_recognizes_its_item_beside_members_of_newer_version(table, dynamodb, held):
-    fails_its_condition(dynamodb, "put_item", tries=2)
-    holds(dynamodb, as_item(NESTED | held))
-
-    assert table.create(as_item(NESTED))
-
-
-@pytest.mark.parametrize(
-    "held",
+    ("held", "is_own"),
     [
-        {"usage": {"tokens": 6}},
-        {"usage": {"added_later": 1}},
-        {"usage": 5},
-        {"claims": {"tokens": 2}},
-        {"parts": [{"size": 8}]},
-        {"parts": [{"size": 7}, {"size": 7}]},
-        {"parts": 7},
-        {"claims": [2]},
-    ],
-    ids=[
-        "another value in a map",
-        "a member is absent",
-        "no map",
-        "a map for a number",
-        "another value in a list",
-        "a longer list",
-        "no list",
-        "a list for a number",
+        ({"usage": {"tokens": 5, "added_later": 1}}, True),
+        ({"parts": [{"size": 7, "added_later": 1}]}, True),
+        ({"usage": {"tokens": 6}}, False),
+        ({"usage": {"added_later": 1}}, False),
+        ({"usage": 5}, False),
+        ({"claims": {"tokens": 2}}, False),
+        ({"parts": [{"size": 8}]}, False),
+        ({"parts": [{"size": 7}, {"size": 7}]}, False),
+        ({"parts": 7}, False),
+        ({"claims": [2]}, False),
     ],
 )
-def test_repeated_create_does_not_take_other_members_for_its_own(table, dynamodb, held):
+def test_repeated_create_recognizes_members_but_for_those_of_newer_version(
+    table, dynamodb, held, is_own
+):
     fails_its_condition(dynamodb, "put_item", tries=2)
     holds(dynamodb, as_item(NESTED | held))
 
-    assert not table.create(as_item(NESTED))
+    assert table.create(as_item(NESTED)) is is_own
 
 
 @pytest.mark.parametrize(
@@ -127,7 +120,6 @@ def test_repeated_create_does_not_take_other_members_for_its_own(table, dynamodb
         ({**ITEM, "error": {"S": "still there"}}, None),
         (None, None),
     ],
-    ids=["as it was sent", "another value", "what it removed is there", "gone"],
 )
 @pytest.mark.parametrize("removing", ["by name", "by None"])
 def test_repeated_change_recognizes_its_item(table, dynamodb, held, found, removing):
@@ -161,3 +153,94 @@ def test_item_that_existed_is_not_its_own(table, dynamodb):
     fails_its_condition(dynamodb, "put_item", tries=1)
 
     assert not table.create(ITEM)
+
+
+# ── data classes to DynamoDB's wire form and back: nothing is lost, nothing changes its type ──────
+times = st.one_of(st.just(0.0), st.integers(0, 2**33).map(float), st.floats(1e-9, 1e11))
+numbers = st.integers(0, 2**53)
+texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=20)
+
+st.register_type_strategy(float, times)
+st.register_type_strategy(int, numbers)
+st.register_type_strategy(str, texts)
+
+KINDS = (
+    *(Job, Batch, Upload, SplitPlan, Checkpoint, ResultFileProgress, JobTotals, Part),
+    *(Submission, ErrorDetail, Usage),
+)
+
+
+def through_dynamodb(wire):
+    """As DynamoDB gives an item back: numbers are normalised, the order of sets is its own."""
+    ((kind, value),) = wire.items()
+    match kind:
+        case "N":
+            number = Decimal(value).normalize()
+            return {"N": f"{number:f}" if abs(number.adjusted()) < 20 else str(number)}
+        case "SS":
+            return {"SS": value[::-1]}
+        case "L":
+            return {"L": [through_dynamodb(member) for member in value]}
+        case "M":
+            return {"M": {name: through_dynamodb(member) for name, member in value.items()}}
+    return wire
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_every_value_of_ledger_comes_back_as_it_was(kind, data):
+    value = data.draw(st.builds(kind))
+    item = attributes(value)
+    assert read(item, kind) == value
+    assert read(through_dynamodb({"M": item})["M"], kind) == value
+
+
+def test_unknown_attributes_are_ignored():
+    later = {"pk": {"S": "JOB#1"}, "later": {"M": {"a": {"BOOL": True}}}}
+    item = later | {"code": {"S": "a"}, "message": {"S": "b"}}
+    assert read(item, ErrorDetail) == ErrorDetail("a", "b")
+
+
+def test_item_that_breaks_its_promise_is_refused():
+    with pytest.raises(InvariantError):
+        read({"code": {"N": "1"}, "message": {"S": "b"}}, ErrorDetail)
+
+
+@pytest.mark.parametrize(
+    ("value", "wire"),
+    [
+        (True, {"BOOL": True}),
+        (False, {"BOOL": False}),
+        ("", {"S": ""}),
+        (0, {"N": "0"}),
+        (1.5, {"N": "1.5"}),
+        (HTTPStatus.UNAUTHORIZED, {"N": "401"}),
+        ((1, "a"), {"L": [{"N": "1"}, {"S": "a"}]}),
+        ({"a": 1, "b": None}, {"M": {"a": {"N": "1"}}}),
+        (Usage(1), {"M": {"prompt_tokens": {"N": "1"}}}),
+    ],
+)
+def test_value_has_one_wire_form(value, wire):
+    assert attribute(value) == wire
+
+
+@given(value=st.one_of(st.floats(allow_nan=False), st.integers(), st.integers(-(10**60), 10**60)))
+def test_every_number_is_one_that_dynamodb_stores(value):
+    stored = DYNAMODB_CONTEXT.create_decimal(attribute(value)["N"])
+
+    assert float(stored) == pytest.approx(min(max(value, -1e38), 1e38), abs=1e-130)
+
+
+@pytest.mark.parametrize("value", [None, b"bytes", object(), Decimal(1), {1}])
+def test_type_that_ledger_does_not_use_is_refused(value):
+    with pytest.raises(TypeError):
+        attribute(value)
+
+
+@pytest.mark.parametrize(
+    ("wire", "value"), [("1", 1), ("1.0", 1.0), ("1E+3", 1000.0), ("-7", -7), ("1e-7", 1e-7)]
+)
+def test_number_is_int_unless_fraction(wire, value):
+    read_back = plain({"N": wire})
+    assert read_back == value
+    assert type(read_back) is type(value)
