@@ -133,7 +133,7 @@ def csv_chunks(table: Table, template: str = "") -> tuple[Iterator[bytes], list[
     needed = _needed(names, template)
     for name in names:
         kind = table.schema.field(name).type
-        if not _is_chat(pa, name, kind) and (why := _no_cell(pa, kind, is_needed=name in needed)):
+        if not _is_chat(pa, name, kind) and (why := _no_cell(pa, kind)):
             left_out[name] = why
     kept = [name for name in names if name not in left_out]
     for name, why in left_out.items():
@@ -169,7 +169,7 @@ def _needed(names: list[str], template: str) -> set[str]:
 _AS_TEXT = "a cell is text or a number. Write it as text"
 
 
-def _no_cell(pa: Any, kind: Any, *, is_needed: bool) -> str:
+def _no_cell(pa: Any, kind: Any) -> str:
     """Why a column of this type cannot be written as cells; empty if it can."""
     kind, types = _plain(kind), pa.types
     if types.is_nested(kind):
@@ -178,7 +178,7 @@ def _no_cell(pa: Any, kind: Any, *, is_needed: bool) -> str:
         return f"it has durations, and {_AS_TEXT}, or as a number of seconds"
     if isinstance(kind, pa.BaseExtensionType):
         return f"its type is {kind}, and {_AS_TEXT}"
-    if types.is_fixed_size_binary(kind) or (_is_binary(pa, kind) and not is_needed):
+    if types.is_fixed_size_binary(kind) or _is_binary(pa, kind):
         return f"it has bytes, and {_AS_TEXT}"
     return ""
 
@@ -261,8 +261,6 @@ def _cells(pa: Any, column: Any, name: str, row: int, *, only: bool) -> Any:
             column = _numbers(pa, column)
         elif types.is_string_view(kind):
             column = column.cast(pa.string())
-        elif _is_binary(pa, kind):
-            column = column.cast(pa.binary()).cast(pa.string(), safe=False)
         return column.cast(pa.string()).fill_null("") if only else column
     except pa.ArrowException as error:
         last = row + len(column)

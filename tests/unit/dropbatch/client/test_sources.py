@@ -190,9 +190,14 @@ def test_column_that_is_no_cell_is_left_out_unless_needed(kind, tmp_path):
         assert opened.stream.read() == b'"id","text"\n1,"a"\n2,"b"\n'
         (note,) = opened.notes
         assert re.match("Column 'odd' is left out: .* a cell is text or a number", note)
-    if kind != "bytes":
-        with pytest.raises(UsageError, match=r"cannot be sent: .* a cell is text or a number"):
-            open_source(table, "{text} {odd}")
+    with pytest.raises(UsageError, match=r"'odd' cannot be sent: .* a cell is text or a number"):
+        open_source(table, "{text} {odd}")
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_bytes_are_no_input_though_they_are_text(make):
+    with pytest.raises(UsageError, match="Column 'text' cannot be sent: it has bytes"):
+        open_source(make({"id": [1, 2], "text": [b"a", b"b"]}))
 
 
 CHATS = [[{"role": "user", "content": "Hi é"}], [{"role": "user", "content": "b", "name": "x"}]]
