@@ -33,6 +33,7 @@ from dropbatch.client.download import MANIFEST, read_manifest, remove_unchanged,
 from dropbatch.client.export import Delivery, deliver
 from dropbatch.client.job import Job
 from dropbatch.client.progress import Progress, counted
+from dropbatch.client.report import failures_of
 from dropbatch.client.threads import at_once
 from dropbatch.client.wait import Total, each_over
 from dropbatch.core.formats.table import FORMATS
@@ -41,6 +42,8 @@ from dropbatch.errors import Error, Interrupted, NotFound, Taken, UsageError
 Ended = tuple[Job, dict[str, Any] | Error]
 
 DOWNLOADS_AT_ONCE = 8
+FAILURES_BYTES = 1_000_000
+"""How much of a job's failures is read to say why most failed."""
 MAX_NAMED = 20
 """At most so many answers that do not fit are named."""
 _OPTIONS = (
@@ -121,6 +124,7 @@ class Following:
             raise manifest
         emit(manifest)
         if not manifest["error"] and manifest["counts"]["failed"]:
+            note(_why(job, manifest))
             _note_failed(job.id, can_retry=_can_retry(manifest))
         if told := incomplete_in(manifest):
             again = f"dropbatch retry {job.id} --incomplete -o defaults='{{\"max_tokens\":…}}'"
@@ -243,6 +247,14 @@ def _unsent(manifest: dict[str, Any]) -> Iterator[str]:
         yield f"{counted(left, 'record')} not sent."
     if not manifest["read_to_end"]:
         yield "The job ended before its upload was read to its end: the rest was not sent."
+
+
+def _why(job: Job, manifest: dict[str, Any]) -> str:
+    """The commonest cause among the first failures."""
+    groups = failures_of(job, manifest, FAILURES_BYTES).groups
+    code, message = max(groups, key=lambda one: groups[one].records)
+    mostly = "" if len(groups) == 1 else " mostly"
+    return f"{counted(manifest['counts']['failed'], 'record')} failed{mostly}: {code}: {message}"
 
 
 def _note_failed(which: str, *, can_retry: bool) -> None:

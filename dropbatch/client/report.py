@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
@@ -37,8 +37,7 @@ def report(job: Job) -> bytes:
         NotFound: the job is not over.
     """
     manifest = job.manifest()
-    errors = next((file for file in manifest["files"] if file["kind"] == "errors"), None)
-    return job_page(manifest, failures_in(blocks_of(job, errors) if errors else ()))
+    return job_page(manifest, failures_of(job, manifest))
 
 
 class _Error(msgspec.Struct):
@@ -87,6 +86,12 @@ class Failures:
             group.lines.append(failed.line)
         if len(group.examples) < MAX_EXAMPLES:
             group.examples.append(_example(failed.request))
+
+
+def failures_of(job: Job, manifest: Mapping[str, Any], most: int = MAX_ERRORS_BYTES) -> Failures:
+    """The failures of a job that is over, or the first of them."""
+    errors = next((file for file in manifest["files"] if file["kind"] == "errors"), None)
+    return failures_in(blocks_of(job, errors) if errors else (), most)
 
 
 def failures_in(blocks: Iterable[bytes], most: int = MAX_ERRORS_BYTES) -> Failures:

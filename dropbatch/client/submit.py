@@ -37,7 +37,7 @@ from dropbatch.client.threads import at_once
 from dropbatch.client.upload import Uploaded, copy, upload, upload_key, uploaded_as, uploaded_of
 from dropbatch.core import names
 from dropbatch.core.models import model_advice, unknown_model
-from dropbatch.core.options import metadata_of, option_name, options_keys
+from dropbatch.core.options import metadata_of, option_name, options_keys, with_room
 from dropbatch.errors import (
     NotFound,
     NothingToRetry,
@@ -266,7 +266,7 @@ def find_existing(
         if answer is None:
             return None
         found = uploaded_of(key, answer)
-        wanted = by_key[key].metadata_with_digest()
+        wanted, _ = with_room(by_key[key].metadata_with_digest())
         by_key[key].release()
         return found if found.modified >= since and found.metadata == wanted else None
 

@@ -21,6 +21,7 @@ from dropbatch.client import aws
 from dropbatch.client.stack import CONDITION_FAILED, Stack, head_of
 from dropbatch.client.threads import at_once
 from dropbatch.core import names
+from dropbatch.core.options import OPTIONS_AT, with_room
 from dropbatch.errors import ConnectionLost, Error, IdUnknown, NotFound, UsageError
 
 In = TypeVar("In")
@@ -94,6 +95,7 @@ def upload(
     """Upload a stream, in flat memory; progress is called from several threads."""
     place = {"Bucket": stack.bucket, "Key": key}
     with aws.explained():
+        metadata = with_options_apart(stack.s3, stack.bucket, metadata)
         parts = _parts(stream)
         first = next(parts, b"")
         if len(first) < PART_BYTES and (made := _made_whole(stack, place, first, metadata)):
@@ -104,6 +106,14 @@ def upload(
         else:  # S3 does not promise to take an empty part.
             answer = stack.s3.put_object(**place, Metadata=dict(metadata))
         return uploaded_as(stack, key, answer)
+
+
+def with_options_apart(s3: Any, bucket: str, metadata: Mapping[str, str]) -> dict[str, str]:
+    """Metadata as it is stored, whose options are written before it if they are too long."""
+    stored, content = with_room(metadata)
+    if content:
+        s3.put_object(Bucket=bucket, Key=names.long_options(stored[OPTIONS_AT]), Body=content)
+    return stored
 
 
 def uploaded_as(stack: Stack, key: str, answer: Mapping[str, Any]) -> Uploaded:
@@ -172,6 +182,7 @@ def copy(
     place = {"Bucket": stack.bucket, "Key": key}
     conditions = {"CopySourceIfMatch": f'"{etag}"'} if etag else {}
     with aws.explained():
+        metadata = with_options_apart(stack.s3, stack.bucket, metadata)
         try:
             answer = copy_parts(stack.s3, source, size, place, metadata, progress, **conditions)
         except ClientError as error:

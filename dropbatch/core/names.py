@@ -74,6 +74,11 @@ def is_attachment(path: str) -> bool:
     return _ATTACHMENT.fullmatch(path) is not None
 
 
+def long_options(name: str) -> str:
+    """The key of options for which an upload's metadata has no room; their content names them."""
+    return f"{INBOX}_options/{name}.json"
+
+
 def is_upload(key: str) -> bool:
     """Whether a key names an upload: no folder, and no segment that begins with `_` or `.`.
 

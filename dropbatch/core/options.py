@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import difflib
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
@@ -33,6 +34,8 @@ MAX_OPTIONS_BYTES = 64 << 10
 """Bytes of a job's resolved options as JSON."""
 MAX_METADATA_BYTES = 2_048
 """S3's limit for the metadata of one object."""
+OPTIONS_AT = "options-at"
+"""Metadata that names the object with an upload's options, if they are longer."""
 MAX_DEADLINE_HOURS = 30 * 24
 MAX_DOLLARS = Decimal(1_000_000_000)
 SMALLEST = 1e-9
@@ -338,13 +341,19 @@ def metadata_of(
         metadata_options(metadata)
     except UploadRefused as fault:
         raise UsageError(fault.message) from None
-    size = sum(len(name) + len(value) for name, value in metadata.items())
-    if size > MAX_METADATA_BYTES:
-        raise UsageError(
-            f"The metadata takes {size:,} bytes, and S3 allows {MAX_METADATA_BYTES:,} for "
-            f"an object. Put the options in an {OPTIONS_FILE} in the upload's folder."
-        )
     return metadata
+
+
+def with_room(metadata: Mapping[str, str]) -> tuple[dict[str, str], bytes]:
+    """Metadata that S3 has room for; its options, as an object's content, if they are too long."""
+    if sum(len(name) + len(text) for name, text in metadata.items()) <= MAX_METADATA_BYTES:
+        return dict(metadata), b""
+    options = {name: text for name, text in metadata.items() if option_name(name) in OPTIONS}
+    content = msgspec.json.encode(
+        {option_name(name): msgspec.Raw(_json_of(name, text)) for name, text in options.items()}
+    )
+    rest = {name: text for name, text in metadata.items() if name not in options}
+    return {**rest, OPTIONS_AT: hashlib.sha256(content).hexdigest()}, content
 
 
 def _metadata_text(written: str, value: object) -> str:

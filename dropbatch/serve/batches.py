@@ -280,11 +280,7 @@ def _checked(asked: NewBatch) -> tuple[Record, dict[str, str]]:
     chosen = {"endpoint": endpoint, "model": model, "tags": tags}
     options = {"format": "openai", "deadline_hours": hours}
     options |= {name: value for name, value in chosen.items() if value}
-    try:
-        return record, metadata_of(options)
-    except UsageError as error:
-        message = "It is too large: all names and values together may have about 1,900 bytes."
-        raise wrong("metadata", message) from error
+    return record, metadata_of(options)
 
 
 def _endpoint(given: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from dropbatch.client import aws
 from dropbatch.client.stack import CONDITION_FAILED, ObjectHead, Stack, blocks, head_of, pages_of
-from dropbatch.client.upload import copy_parts
+from dropbatch.client.upload import copy_parts, with_options_apart
 
 Out = TypeVar("Out")
 
@@ -82,4 +82,5 @@ class Store:
         place = {"Bucket": self.bucket, "Key": source}
         to = {"Bucket": self.bucket, "Key": target}
         with aws.explained():
-            copy_parts(self.s3, place, head.size, to, metadata, CopySourceIfMatch=f'"{head.etag}"')
+            stored = with_options_apart(self.s3, self.bucket, metadata)
+            copy_parts(self.s3, place, head.size, to, stored, CopySourceIfMatch=f'"{head.etag}"')

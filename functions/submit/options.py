@@ -23,6 +23,7 @@ from dropbatch.core.formats.base import Reader
 from dropbatch.core.formats.tables import answer_columns
 from dropbatch.core.options import (
     MAX_OPTIONS_BYTES,
+    OPTIONS_AT,
     OPTIONS_FILE,
     Options,
     decode_options,
@@ -77,11 +78,23 @@ def resolve_options(
 
     Those of a retry come from its metadata, then from its job, wherever it is; its format, too.
     """
-    own = metadata_options(metadata)
+    own = {**_long_options(services, metadata), **metadata_options(metadata)}
     if retried:
         of_job = _parent_options(services, retried.manifest)
         return resolve([own, of_job, {"format": retried.format}])
     return resolve([own, path_options(upload_key), _nearest_file(services, upload_key)])
+
+
+def _long_options(services: Services, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The options for which the metadata has no room; the library has written them before it."""
+    if not (name := metadata.get(OPTIONS_AT)):
+        return {}
+    key = names.long_options(name)
+    try:
+        return file_options(services.store.get(key, 0, MAX_OPTIONS_BYTES))
+    except ObjectNotFoundError:
+        words = f"{key} was deleted, and has the upload's options. Upload both again."
+        raise UploadRefused("bad_options", words) from None
 
 
 def find_retried(services: Services, metadata: Mapping[str, str]) -> Retried | None:

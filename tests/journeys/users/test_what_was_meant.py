@@ -7,6 +7,7 @@ import pytest
 
 import dropbatch
 from dropbatch.errors import UploadRefused, UsageError
+from local.workers_ai import Fault
 
 BGE, LLAMA = "@cf/baai/bge-m3", "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 M2M, RERANKER = "@cf/meta/m2m100-1.2b", "@cf/baai/bge-reranker-base"
@@ -97,6 +98,32 @@ def test_long_prompt_comes_from_file(command, tmp_path):
     assert "Translate:\nLong." in line["answer"]
     none = command.run("put", tmp_path / "a.jsonl", "--template-file", tmp_path / "none.txt")
     assert (none.code, "none.txt cannot be read" in none.err) == (2, True)
+
+
+def test_long_prompt_that_no_metadata_holds_is_sent_whole(command, api, tmp_path):
+    """Beside its upload; a retry has it too, and one that is gone is never ignored."""
+    api.inject(Fault(kind="item_fails", contains="once", marker="once", code=3040))
+    shots = "".join(f"Example {n}: é.\n" for n in range(200))
+    (tmp_path / "prompt.txt").write_text(shots + "Translate {review}")
+    (tmp_path / "a.csv").write_text("id,review\n1,Long.\n2,once\n")
+    given = ("--model", LLAMA, "--template-file", tmp_path / "prompt.txt", "-o", 'tags={"a":"b"}')
+    put = ("put", tmp_path / "a.csv", *given)
+
+    assert command.run("validate", *put[1:]).code == 0
+    assert command.run(*put, "--wait", "--retry", "1").code == 0
+    assert "is there already" in command.run(*put, "--skip-existing").out
+    template = f"{shots}Translate {{review}}"
+    for key in command.world.objects("results/"):
+        if key.endswith("options.json"):
+            assert json.loads(command.world.read(key))["template"] == template
+    jobs = list(dropbatch.Client("dropbatch").jobs())
+    assert [one.manifest()["tags"] for one in jobs] == [{"a": "b"}] * 2
+    assert [one.manifest()["counts"]["failed"] for one in jobs] == [1, 0]
+
+    command.world.upload("b.csv", "id,review\n1,a\n", **{"options-at": "none"})
+    command.settle()
+    failed = command.run("status", "b.csv").out
+    assert "bad_options: inbox/_options/none.json was deleted" in failed
 
 
 def test_members_of_rows_come_back_as_columns(command):
