@@ -166,7 +166,6 @@ def stack_followed(*bodies, stack=None, pause=None):
         (b"run" + b" " * (MAX_COMMAND_BYTES - 3), "run"),
         (b"run" + b" " * (MAX_COMMAND_BYTES - 2), ""),
     ],
-    ids=["a word", "words", "nothing", "no text", "as long as may be", "too long"],
 )
 def test_command_is_words_of_short_object(body, word):
     commands = Commands(body)
@@ -176,9 +175,7 @@ def test_command_is_words_of_short_object(body, word):
 
 
 # ── a job ─────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize(
-    ("job", "due_at"), [(RUNNING, T), (JOB, None)], ids=["in progress", "its upload is being read"]
-)
+@pytest.mark.parametrize(("job", "due_at"), [(RUNNING, T), (JOB, None)])
 def test_first_command_makes_job_due(job, due_at):
     """Unless its upload is being read."""
     after, ledger = followed(job, b"pause")
@@ -211,16 +208,31 @@ def test_command_whose_job_keeps_changing_is_error():
     assert len(ledger.writes) == COMMAND_TRIES
 
 
-@pytest.mark.parametrize(("seconds", "is_ended"), [(-1, False), (0, True), (1, True)])
-def test_job_paused_for_30_days_is_cancelled(seconds, is_ended):
-    job = replace(RUNNING, control=replace(HELD, held_since=T - MAX_HELD_SECONDS - seconds))
+def held(seconds):
+    return replace(HELD, held_since=T - MAX_HELD_SECONDS - seconds)
+
+
+@pytest.mark.parametrize(
+    ("control", "is_ended"),
+    [
+        (held(-1), False),
+        (held(0), True),
+        (held(1), True),
+        (None, False),
+        (JobControl("v"), False),
+        (JobControl("v", cancelled=CANCEL_NOW), False),
+    ],
+)
+def test_job_paused_for_30_days_is_cancelled(control, is_ended):
+    job, cancelled = replace(RUNNING, control=control), JobControl("earlier etag", cancelled=CANCEL)
     ledger = ControlLedger(job)
 
     after = end_long_hold(services_of(None, ledger=ledger), job)
 
-    cancelled = JobControl("earlier etag", cancelled=CANCEL)
     assert after == (replace(job, control=cancelled) if is_ended else job)
     assert ledger.writes == ([(cancelled, None)] if is_ended else [])
+    ledger.is_changed_by_others = True
+    assert end_long_hold(services_of(None, ledger=ledger), job) is job
 
 
 # ── the stack ─────────────────────────────────────────────────────────────────────────────────────
@@ -250,7 +262,6 @@ def test_command_pauses_stack_or_lets_it_run(held_since, word, after):
         (b"run", COMMANDED + 0.9, True),
         (b"pause", COMMANDED - 1, False),
     ],
-    ids=["before it", "at the same time", "within its second", "another command"],
 )
 def test_run_ends_pause_of_dropbatch(word, since, is_lifted):
     pause = Pause(PauseReason.QUOTA_SPENT, "nonce", since, T + 60, 60.0)
@@ -287,11 +298,7 @@ def test_unknown_message_fails(body):
         process_message(None, body)
 
 
-@pytest.mark.parametrize(
-    ("bodies", "known"),
-    [([], ""), ([b"run"], "version etag1")],
-    ids=["no object", "a known version"],
-)
+@pytest.mark.parametrize(("bodies", "known"), [([], ""), ([b"run"], "version etag1")])
 def test_without_new_object_there_is_no_command(bodies, known):
     commands = Commands(*bodies)
 
@@ -316,7 +323,6 @@ def test_finished_or_missing_job_reads_no_command(job):
         (b"stop", False, ["unknown command"]),
         (b"pause", True, []),
     ],
-    ids=["known", "unknown", "not carried out"],
 )
 def test_log_tells_what_was_carried_out(caplog, body, is_lost, told):
     caplog.set_level("INFO")
@@ -326,23 +332,6 @@ def test_log_tells_what_was_carried_out(caplog, body, is_lost, told):
     obey(services_of(Commands(body), ledger=ledger), RUNNING)
 
     assert [record.message for record in caplog.records] == told
-
-
-@pytest.mark.parametrize("control", [None, JobControl("v"), JobControl("v", cancelled=CANCEL_NOW)])
-def test_running_job_is_never_cancelled_for_pause(control):
-    job = replace(RUNNING, control=control)
-    ledger = ControlLedger(job)
-
-    assert end_long_hold(services_of(None, ledger=ledger), job) is job
-    assert ledger.writes == []
-
-
-def test_ended_pause_leaves_job_as_read():
-    job = replace(RUNNING, control=replace(HELD, held_since=T - MAX_HELD_SECONDS))
-    ledger = ControlLedger(job)
-    ledger.is_changed_by_others = True
-
-    assert end_long_hold(services_of(None, ledger=ledger), job) is job
 
 
 @pytest.mark.parametrize(

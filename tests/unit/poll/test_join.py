@@ -35,23 +35,17 @@ ENDING = ("expired", "Workers AI did not finish the batch in time.")
 # ── single rules ──────────────────────────────────────────────────────────────────────────────────
 def test_good_line_is_the_apis_item():
     rows = [row_of(1, "row-17", "")]
-    (line,) = joined(
-        rows,
-        [{"id": 0, "external_reference": "row-17", "success": True, "result": {"a": [1.50]}}],
-        first_id=17,
-    )
-    assert line.output == (
-        b'{"id":17,"external_reference":"row-17","success":true,"result":{"a": [1.5]}}\n'
-    )
+    item = {"id": 0, "external_reference": "row-17", "success": True, "result": {"a": [1.50]}}
+    (line,) = joined(rows, [item], first_id=17)
+    output = b'{"id":17,"external_reference":"row-17","success":true,"result":{"a": [1.5]}}\n'
+    assert line.output == output
 
 
 def test_result_keeps_its_bytes():
-    body = b'{"responses":[{"id":0,"result":{"n":1.50,"big":12345678901234567890123,"u":"\\u00fc","e":1e400}}]}'  # noqa: E501
-    (line,) = lines_of([row_of(1, None, "")], answers_of([row_of(1, None, "")], body))
-    assert (
-        b'"result":{"n":1.50,"big":12345678901234567890123,"u":"\\u00fc","e":1e400}}\n'
-        in line.output
-    )
+    result = b'"result":{"n":1.50,"big":12345678901234567890123,"u":"\\u00fc","e":1e400}'
+    rows = [row_of(1, None, "")]
+    (line,) = lines_of(rows, answers_of(rows, b'{"responses":[{"id":0,%b}]}' % result))
+    assert result + b"}\n" in line.output
 
 
 def test_further_members_of_item_are_passed_on():
@@ -61,10 +55,12 @@ def test_further_members_of_item_are_passed_on():
     assert "index" not in told
 
 
-@pytest.mark.parametrize(("failure", "words"), FAILURES)
-def test_failed_item_has_message_from_anywhere(failure, words):
-    (line,) = joined([row_of(1, None, "")], [{"id": 0, "success": False, **failure}])
-    assert json.loads(line.output)["error"] == {"code": "inference_failed", "message": words}
+def test_failed_item_has_message_from_anywhere(subtests):
+    for failure, words in FAILURES:
+        (line,) = joined([row_of(1, None, "")], [{"id": 0, "success": False, **failure}])
+        with subtests.test(failure=str(failure)[:60]):
+            told = {"code": "inference_failed", "message": words}
+            assert json.loads(line.output)["error"] == told
 
 
 def test_endless_words_are_cut():
@@ -72,35 +68,28 @@ def test_endless_words_are_cut():
     assert len(line.output) < 1_200
 
 
+RESULT = {"result": {"response": "x"}}
+
+
 @pytest.mark.parametrize(
-    "item",
+    ("item", "code"),
     [
-        {},
-        {"success": None},
-        {"result": None, "status": "queued"},
-        {"error": None},
-        {"message": "in the queue"},
+        ({}, "missing_response"),
+        ({"success": None}, "missing_response"),
+        ({"result": None, "status": "queued"}, "missing_response"),
+        ({"error": None}, "missing_response"),
+        ({"message": "in the queue"}, "missing_response"),
+        (RESULT, ""),
+        (RESULT | {"success": "true"}, ""),
+        (RESULT | {"success": 1}, ""),
+        (RESULT | {"success": None, "error": None}, ""),
+        (RESULT | {"success": None, "error": "bad"}, "inference_failed"),
+        (RESULT | {"success": "False"}, "inference_failed"),
+        (RESULT | {"success": 0}, "inference_failed"),
     ],
 )
-def test_placeholder_is_no_answer(item):
+def test_result_without_an_error_is_an_answer_and_a_placeholder_is_none(item, code):
     (line,) = joined([row_of(1, None, "")], [{"id": 0, **item}])
-    assert outcome(line) == "missing_response"
-
-
-@pytest.mark.parametrize(
-    ("beside", "code"),
-    [
-        ({}, ""),
-        ({"success": "true"}, ""),
-        ({"success": 1}, ""),
-        ({"success": None, "error": None}, ""),
-        ({"success": None, "error": "bad"}, "inference_failed"),
-        ({"success": "False"}, "inference_failed"),
-        ({"success": 0}, "inference_failed"),
-    ],
-)
-def test_result_without_an_error_is_an_answer(beside, code):
-    (line,) = joined([row_of(1, None, "")], [{"id": 0, "result": {"response": "x"}, **beside}])
     assert outcome(line) == code
 
 
@@ -196,8 +185,15 @@ def test_usage_is_what_reply_reports(told, usage, wrapped):
     assert answers_of([], {"result": reply} if wrapped else reply).usage == usage
 
 
-def used(prompt, completion=None):
-    return {"result": {"usage": {"prompt_tokens": prompt, "completion_tokens": completion}}}
+def used(prompt, completion=None, **more):
+    usage = {"prompt_tokens": prompt, "completion_tokens": completion, **more}
+    return {"result": {"usage": usage}}
+
+
+def usage_of(items, whole=None):
+    rows = [row_of(number, None, "") for number in (1, 2)]
+    numbered = [{**item, "id": number} for number, item in enumerate(items)]
+    return answers_of(rows, {"result": {"responses": numbered, "usage": whole}}).usage
 
 
 @pytest.mark.parametrize(
@@ -209,31 +205,12 @@ def used(prompt, completion=None):
         ([used(2, 3), good(1)], Usage()),
         ([used(2, 3), used(2)], Usage()),
         ([used(2, 3), used(2) | {"success": False}], Usage(4, 3)),
-        (
-            [used(2, 3), {"result": {"usage": {"prompt_tokens": 2, "total_tokens": 2}}}],
-            Usage(4, 3, 2),
-        ),
-        ([{"result": {"usage": {"completion_tokens": 3}}}] * 2, Usage()),
-    ],
-    ids=[
-        "all",
-        "embeddings",
-        "but a failed one",
-        "one not",
-        "one in part",
-        "a failed one in part",
-        "0",
-        "no prompts",
+        ([used(2, 3), used(2, total_tokens=2)], Usage(4, 3, 2)),
+        ([used(None, 3)] * 2, Usage()),
     ],
 )
 def test_usage_of_items_is_summed_if_every_good_one_has_reported_it(items, usage):
-    rows = [row_of(number, None, "") for number in (1, 2)]
-    assert (
-        answers_of(
-            rows, items_reply([{**item, "id": number} for number, item in enumerate(items)])
-        ).usage
-        == usage
-    )
+    assert usage_of(items) == usage
 
 
 # ── several replies to the same records ───────────────────────────────────────────────────────────
@@ -268,12 +245,8 @@ def test_usage_of_one_batch_is_not_counted_twice(first, later, tokens):
 def test_usage_counts_items_taken():
     answers = sorted_reply([item_of(0, usage={"prompt_tokens": 5})])
 
-    add_reply(
-        answers,
-        sorted_reply(
-            [item_of(0, usage={"prompt_tokens": 7}), item_of(1, usage={"prompt_tokens": 11})]
-        ),
-    )
+    later = [item_of(0, usage={"prompt_tokens": 7}), item_of(1, usage={"prompt_tokens": 11})]
+    add_reply(answers, sorted_reply(later))
 
     assert answers.usage.prompt_tokens == 16
 
@@ -291,7 +264,7 @@ def line_for(result):
     return line
 
 
-@pytest.mark.parametrize("of_parts", [[], {}, 0], ids=["arrays", "objects", "numbers"])
+@pytest.mark.parametrize("of_parts", [[], {}, 0])
 def test_answer_of_too_many_parts_fails_alone(monkeypatch, of_parts):
     monkeypatch.setattr(module, "LARGE_RESULT_BYTES", 100)
     monkeypatch.setattr(module, "MAX_PARTS", 50)
@@ -319,9 +292,8 @@ def sorted_by(references, *items):
     ]
     body = json.dumps({"responses": [{"result": str(at), **item} for at, item in enumerate(items)]})
     answers = sort_answers(parse_answer(body.encode()), sent)
-    return {
-        place: json.loads(bytes(item.result)) for place, item in answers.items.items()
-    }, answers.foreign
+    placed = {at: json.loads(bytes(item.result)) for at, item in answers.items.items()}
+    return placed, answers.foreign
 
 
 def test_items_without_number_are_placed_by_reference():
@@ -336,9 +308,8 @@ def test_reference_that_names_no_single_record_is_foreign(reference):
 
 
 def test_references_are_compared_as_texts():
-    assert sorted_by(
-        [b'"\\u0061"', 7, {"x": 1}], {"external_reference": "a"}, {"external_reference": 7}
-    ) == ({0: "0", 1: "1"}, 0)
+    items = [{"external_reference": "a"}, {"external_reference": 7}]
+    assert sorted_by([b'"\\u0061"', 7, {"x": 1}], *items) == ({0: "0", 1: "1"}, 0)
 
 
 @pytest.mark.parametrize("number", [{"id": 9}, {"index": "9"}, {"id": 9.0}, {"id": 9, "index": 8}])
@@ -363,9 +334,4 @@ def test_id_that_is_no_number_names_no_record(opaque):
     ],
 )
 def test_usage_of_items_counts_if_that_of_the_reply_lacks_a_part(whole, items, usage):
-    rows = [row_of(number, None, "") for number in (1, 2)]
-    reply = {
-        "responses": [{**item, "id": number} for number, item in enumerate(items)],
-        "usage": whole,
-    }
-    assert answers_of(rows, {"result": reply}).usage == usage
+    assert usage_of(items, whole) == usage

@@ -5,6 +5,7 @@ import io
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import IO, Any, NamedTuple
 
@@ -43,57 +44,31 @@ class ResultFiles(NamedTuple):
 def result_files(
     format_: str, header: bytes, content: bytes, model: str, answer: Callable[[Any], Any]
 ) -> ResultFiles:
-    """What a job of one upload leaves.
-
-    Args:
-        format_: the upload's.
-        header: a table's first row, without line end; empty for others.
-        content: the records.
-        model: the job's.
-        answer: the members of the item that answers a request.
-    """
+    """What a job of one upload leaves, if `answer` gives the members of each request's item."""
     form, is_table = Form(format_, header), FORMATS[format_].is_table
     shape = "rows" if is_table else "jsonl"
     delimiter, converts = FORMATS[format_].delimiter.decode(), format_ != "native"
-    plan = SplitPlan(
-        model,
-        500,
-        9_500_000,
-        "a",
-        shape,
-        "plain",
-        format=format_,
-        converts=converts,
-        delimiter=delimiter,
-    )
-    job = Job(
-        job_id=JOB,
-        state=JobState.IN_PROGRESS,
-        upload=Upload("b", "inbox/a", "v", "e", 1),
-        plan=plan,
-        created_at=0.0,
-        lease_until=1.0,
-    )
+    plan = SplitPlan(model, 500, 9_500_000, "a", shape, "plain", format=format_)
+    plan = replace(plan, converts=converts, delimiter=delimiter)
+    upload = Upload("b", "inbox/a", "v", "e", 1)
+    known = {"job_id": JOB, "created_at": 0.0}
+    job = Job(**known, state=JobState.IN_PROGRESS, upload=upload, plan=plan, lease_until=1.0)
     reader = reader_of(form, target_of(model)) if plan.converts else None
     store = _Store({keys.header(JOB): header})
     services: Any = SimpleNamespace(
         store=store, ledger=SimpleNamespace(finish_batch=lambda batch, *_: batch), now=lambda: 0.0
     )
     for cut in read_batches(plan, Checkpoint(line=int(is_table)), 0, [content], reader):
-        batch = Batch(
-            job_id=JOB,
-            number=f"{len(store.parts):08d}",
-            state=BatchState.QUEUED,
-            records=Records(
-                first_id=cut.first_id,
-                requests=len(cut.rows),
-                sendable=cut.sendable,
-                body_size=len(cut.body),
-                originals_size=len(cut.originals),
-            ),
-            created_at=0.0,
-            given_up=3,  # It is submitted no more, whatever fails.
+        records = Records(
+            first_id=cut.first_id,
+            requests=len(cut.rows),
+            sendable=cut.sendable,
+            body_size=len(cut.body),
+            originals_size=len(cut.originals),
         )
+        # It is submitted no more, whatever fails.
+        number = f"{len(store.parts):08d}"
+        batch = Batch(**known, number=number, state=BatchState.QUEUED, records=records, given_up=3)
         store.objects[keys.staged(JOB, batch.number)] = (
             cut.body + cut.originals + encode_index(cut.rows)
         )
@@ -140,24 +115,20 @@ MESSAGE = {
 
 def record_of(format_, name, text):
     messages = [{"role": "user", "content": text}]
+    chat = {"messages": messages, "max_tokens": 9}
     return {
         "native": {"messages": messages, "external_reference": name},
         "objects": {"messages": messages, "external_reference": name},
-        "openai": {
-            "custom_id": name,
-            "url": "/v1/chat/completions",
-            "body": {"messages": messages},
-        },
-        "anthropic": {"custom_id": name, "params": {"messages": messages, "max_tokens": 9}},
-        "bedrock": {"recordId": name, "modelInput": {"messages": messages, "max_tokens": 9}},
+        "openai": {"custom_id": name, "url": "/v1/chat/completions", "body": chat},
+        "anthropic": {"custom_id": name, "params": chat},
+        "bedrock": {"recordId": name, "modelInput": chat},
     }[format_]
 
 
 def files_of(format_, *records):
     content = b"".join(json.dumps(one).encode() + b"\r\n" for one in records)
-    return result_files(
-        format_, b"", content, LLAMA, lambda _: {"success": True, "result": {"response": "fine"}}
-    )
+    fine = {"success": True, "result": {"response": "fine"}}
+    return result_files(format_, b"", content, LLAMA, lambda _: fine)
 
 
 def test_every_format_of_json_is_here():
@@ -215,21 +186,6 @@ JSON_LINES = sorted(name for name, known in FORMATS.items() if not known.delimit
 TABLES = sorted(FORMATS.keys() - JSON_LINES)
 
 
-def record_with(format_, text):
-    messages = [{"role": "user", "content": text}]
-    return {
-        "native": {"prompt": text, "external_reference": text},
-        "objects": {"id": text, "text": text},
-        "openai": {
-            "custom_id": text,
-            "url": "/v1/chat/completions",
-            "body": {"messages": messages},
-        },
-        "anthropic": {"custom_id": text, "params": {"messages": messages, "max_tokens": 9}},
-        "bedrock": {"recordId": text, "modelInput": {"messages": messages, "max_tokens": 9}},
-    }[format_]
-
-
 def answer_of(request):
     """An answer that repeats the text, or a failure that quotes it."""
     text = request["prompt"] if "prompt" in request else request["messages"][-1]["content"]
@@ -239,21 +195,17 @@ def answer_of(request):
 
 
 def files_with(format_, written):
-    """The result files of records with these texts, written as JSON that escapes nothing.
-
-    Or as rows or lines.
-    """
+    """The result files of records with these texts: rows, lines, or JSON that escapes nothing."""
     if format_ == "text":
         content = "".join(f"{text}\n" for text in written).encode()
     elif format_ in TABLES:
         rows = io.StringIO(newline="")
+        form = {"quoting": csv.QUOTE_ALL, "lineterminator": "\n"}
         delimiter = FORMATS[format_].delimiter.decode()
-        csv.writer(rows, delimiter=delimiter, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(
-            enumerate(written)
-        )
+        csv.writer(rows, delimiter=delimiter, **form).writerows(enumerate(written))
         content = rows.getvalue().encode()
     else:
-        lines = (json.dumps(record_with(format_, text), ensure_ascii=False) for text in written)
+        lines = (json.dumps(record_of(format_, text, text), ensure_ascii=False) for text in written)
         content = "".join(f"{line}\n" for line in lines).encode()
     header = FORMATS[format_].delimiter.join([b"id", b"text"]) if format_ in TABLES else b""
     return result_files(format_, header, content, LLAMA, answer_of)
@@ -316,35 +268,33 @@ def test_rows_survive_every_reader(format_, written):
     for found in (rows, frame.to_dict("records"), table.to_dicts()):
         assert [row["text"] for row in found] == whole
         assert [row["answer"] for row in found] == answers
-    assert len(list(JSON_READERS["splitlines"](errors))) == len(whole) - len(
-        [text for text in answers if text]
-    )
+    assert len(list(JSON_READERS["splitlines"](errors))) == answers.count("")
+
+
+def some_texts(format_, count):
+    """Texts with every odd letter; each third fails."""
+    dice = random.Random("readers")
+    odd = map(chr, (0x7F, 0x80, 0xA0, 0xFEFF, 0xFFFD, 0x1F600, 0x10FFFF))
+    letters = [*BREAKS, *'ab \n\r\t"\\,é', *odd]
+    words = ["".join(dice.choices(letters, k=dice.randrange(9))) for _ in range(count)]
+    whole = [f"{'says' if number % 3 else FAILS} {word}." for number, word in enumerate(words)]
+    if format_ != "text":
+        return whole
+    return [text.replace("\n", " ").replace("\r", " ") for text in whole]
 
 
 @pytest.mark.slow
 def test_duckdb_and_jq_read_every_file(tmp_path):
-    dice = random.Random("readers")
-    letters = [
-        *BREAKS,
-        *'ab \n\r\t"\\,é',
-        *map(chr, (0x7F, 0x80, 0xA0, 0xFEFF, 0xFFFD, 0x1F600, 0x10FFFF)),
-    ]
-    words = ["".join(dice.choices(letters, k=dice.randrange(9))) for _ in range(300)]
     expected = {}
     for format_ in sorted(FORMATS):
-        whole = [
-            f"{FAILS if number % 3 == 0 else 'says '}{word}." for number, word in enumerate(words)
-        ]
-        if format_ == "text":
-            whole = [text.replace("\n", " ").replace("\r", " ") for text in whole]
+        whole = some_texts(format_, 300)
         output, errors, _ = files_with(format_, whole)
         for kind, content in (("output", output), ("errors", errors)):
             is_table = format_ in TABLES and kind == "output"
             name = f"{format_}.{kind}.{format_ if is_table else 'jsonl'}"
             (tmp_path / name).write_bytes(content)
-            expected[name] = (
-                whole if is_table else [json.loads(line) for line in content.split(b"\n") if line]
-            )
+            lines = [] if is_table else [json.loads(one) for one in content.split(b"\n") if one]
+            expected[name] = whole if is_table else lines
 
     found = vendors.run("readers_read.py", tmp_path)
 
@@ -358,14 +308,7 @@ def test_duckdb_and_jq_read_every_file(tmp_path):
 @pytest.mark.parametrize("format_", ["openai", "anthropic"])
 def test_vendors_own_types_take_every_line(format_):
     """OpenAI has none for the lines of failures."""
-    dice = random.Random("vendors")
-    letters = [
-        *BREAKS,
-        *'ab \n\r\t"\\,é',
-        *map(chr, (0x7F, 0x80, 0xA0, 0xFEFF, 0xFFFD, 0x1F600, 0x10FFFF)),
-    ]
-    words = ["".join(dice.choices(letters, k=dice.randrange(9))) for _ in range(100)]
-    whole = [f"{'says' if number % 3 else FAILS} {word}." for number, word in enumerate(words)]
+    whole = some_texts(format_, 100)
 
     output, _, _ = files_with(format_, whole)
 

@@ -63,11 +63,9 @@ def test_jobs_state_asks_for_sweep(changes, goal, since):
 
 
 BATCH_SECONDS = 0.0225
-"""Seconds for one batch on a function's share of a processor: at most.
+"""At most, for one batch on a function's share of a processor (0.29).
 
-Its AWS calls and its index take 2 to 4 ms of a
-processor for bodies of 5 KB to 9.5 MB, of which a function has 0.29; the rest is for reading the
-page.
+Its AWS calls and its index take 2 to 4 ms of one for 5 KB to 9.5 MB; the page takes the rest.
 """
 GAP_SECONDS = 30.0
 """Seconds from the end of a visit to the next one on an idle stack."""
@@ -88,9 +86,7 @@ def test_twenty_thousand_batches_end_in_10_minutes(monkeypatch):
         nonlocal pages
         pages += 1
         first = int(after) + 1 if after else 0
-        return iter(
-            [batches[f"{number:08d}"] for number in range(first, min(first + limit, 20_000))]
-        )
+        return [batches[f"{number:08d}"] for number in range(first, min(first + limit, 20_000))]
 
     def collect(_services, _job, batch, _reply):
         ledger.now += BATCH_SECONDS
@@ -132,16 +128,10 @@ class SweptLedger:
     """A job's batches; notes what a sweep does to which. Reading a page may take time."""
 
     def __init__(self):
-        self.now = T
-        self.page_seconds = 0.0
-        self.held = []
-        self.unreadable = set()
-        self.is_lost = False
-        self.changes = {}
-        self.done = []
-        self.errors = []
-        self.sweeps = []
-        self.statuses = []
+        self.now, self.page_seconds = T, 0.0
+        self.held, self.unreadable = [], set()
+        self.is_lost, self.changes = False, {}
+        self.done, self.errors, self.sweeps, self.statuses = [], [], [], []
 
     def batches(self, job_id, after, limit, unreadable):
         assert (job_id, limit) == (JOB.job_id, PAGE)
@@ -169,25 +159,19 @@ class SweptLedger:
 @pytest.fixture
 def ledger(monkeypatch):
     swept = SweptLedger()
-    monkeypatch.setattr(module, "PAGE_BATCHES", PAGE)
-    monkeypatch.setattr(contain, "count", swept.errors.append)
-    monkeypatch.setattr(
-        module,
-        "collect",
-        lambda _services, _job, batch, _reply: swept.note("ended", batch, batch.ending),
-    )
-    monkeypatch.setattr(
-        module,
-        "write_status",
-        lambda _services, _job, status: swept.statuses.append(status["error"]),
-    )
 
     def poll_batch(_invocation, job, batch, permit):
         assert (permit.pause, permit.model_pause) == (None, None)
-        swept.note("polled", batch)
-        return True
+        return bool(swept.note("polled", batch))
 
-    monkeypatch.setattr(module, "poll_batch", poll_batch)
+    monkeypatch.setattr(contain, "count", swept.errors.append)
+    for name, replacement in {
+        "PAGE_BATCHES": PAGE,
+        "collect": lambda *given: swept.note("ended", given[2], given[2].ending),
+        "write_status": lambda *given: swept.statuses.append(given[2]["error"]),
+        "poll_batch": poll_batch,
+    }.items():
+        monkeypatch.setattr(module, name, replacement)
     return swept
 
 
@@ -238,7 +222,6 @@ def test_status_tells_error_before_sweep_and_once(ledger):
 @pytest.mark.parametrize(
     ("changes", "progress", "wait"),
     [(PAUSED, HOLD, 0), (CANCELLED_JOB, END, 0), (RESUMED, RELEASE, 2 * 3)],
-    ids=["paused", "cancelled", "resumed: two held batches had their turns"],
 )
 def test_next_page_follows_turns_of_last(ledger, changes, progress, wait):
     swept(ledger, changes, READY, HELD, HELD, READY)
@@ -288,31 +271,17 @@ ENDS = {
     ("batch", "cancelled", "cancelled_now"),
     [
         (READY, "ended", "ended"),
-        (replace(READY, claims=1, due_at=T + 9), "ended", "ended"),
+        (replace(READY, claims=1, due_at=T + 9), "ended", "ended"),  # refused, and due again later
         (HELD, "ended", "ended"),
         (SPLIT, "polled", "polled"),
-        (replace(SPLIT, due_at=T + 9), "polled", "polled"),
-        (replace(SPLIT, claims=1, due_at=T + 9), None, None),
+        (replace(SPLIT, due_at=T + 9), "polled", "polled"),  # another is split first
+        (replace(SPLIT, claims=1, due_at=T + 9), None, None),  # another run looks at it
         (WAITS_ANEW, "ended", "ended"),
         (QUEUED, None, "polled"),
         (SUBMITTING, None, None),
         (replace(SUBMITTING, submission=ID), None, None),
         (replace(SPLIT, pieces=4), None, None),
         (DONE, None, None),
-    ],
-    ids=[
-        "ready",
-        "refused, and to be submitted again later",
-        "held",
-        "to be split",
-        "waits for another to be split first",
-        "being looked at",
-        "waits anew",
-        "accepted",
-        "being submitted",
-        "being submitted again",
-        "being split",
-        "done",
     ],
 )
 @pytest.mark.parametrize("why", ENDS)
@@ -330,31 +299,16 @@ def test_ending_job_ends_unaccepted_batches(ledger, why, batch, cancelled, cance
         assert ledger.errors == []
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        PAUSED,
-        RESUMED,
-        CANCELLED_JOB,
-        CANCELLED_JOB_NOW,
-        {"error": REASON},
-        {"reading": Reading(has_endings=True)},
-    ],
-)
-@pytest.mark.parametrize(
-    ("batch", "is_ended"),
-    [
-        (replace(ENDING, due_at=T + 3_600), True),
-        (replace(ENDING, claims=1, due_at=T - 1), True),
-        (replace(ENDING, claims=1, due_at=T), True),
-        (replace(ENDING, claims=1, due_at=T + 1), False),
-    ],
-    ids=["nobody ends it yet", "its run died", "its run died just now", "another run ends it"],
-)
-def test_sweep_finishes_decided_batch(ledger, changes, batch, is_ended):
-    swept(ledger, changes, batch)
+OTHERS = ({"error": REASON}, {"reading": Reading(has_endings=True)})
 
-    assert ledger.done == ([("ended", "00000000", REASON)] if is_ended else [])
+
+@pytest.mark.parametrize("changes", [PAUSED, RESUMED, CANCELLED_JOB, CANCELLED_JOB_NOW, *OTHERS])
+def test_sweep_finishes_decided_batch(ledger, changes):
+    """One that nobody ends yet, and those whose run died; not one that another run ends."""
+    claimed = [replace(ENDING, claims=1, due_at=T + seconds) for seconds in (-1, 0, 1)]
+    swept(ledger, changes, replace(ENDING, due_at=T + 3_600), *claimed)
+
+    assert sorted(ledger.done) == [("ended", f"{number:08d}", REASON) for number in range(3)]
 
 
 def test_failing_batch_keeps_no_other(ledger, monkeypatch):
@@ -382,24 +336,12 @@ def test_failing_batch_keeps_no_other(ledger, monkeypatch):
         (replace(JOB, **PAUSED), None),
         (replace(RUNNING, state=JobState.FINALIZING, **PAUSED), None),
     ],
-    ids=[
-        "no reason",
-        "a reason",
-        "no pass",
-        "a pass",
-        "its upload is being read",
-        "all batches are done",
-    ],
 )
 def test_job_is_swept_when_page_is_due(job, at):
     assert next_sweep(job, T) == at
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"sweep": replace(HOLD, passes=0), **PAUSED}],
-    ids=["no reason", "all passes are over"],
-)
+@pytest.mark.parametrize("changes", [{}, {"sweep": replace(HOLD, passes=0), **PAUSED}])
 def test_nothing_is_swept_without_pass_to_make(ledger, changes):
     swept(ledger, changes, READY)
 
@@ -407,28 +349,14 @@ def test_nothing_is_swept_without_pass_to_make(ledger, changes):
 
 
 @pytest.mark.parametrize(
-    "batch",
-    [READY, replace(QUEUED, held=True), replace(SUBMITTING, held=True)],
-    ids=["it has its turn", "it was accepted", "it is being submitted"],
+    ("changes", "batches"),
+    [
+        (RESUMED, [READY, replace(QUEUED, held=True), replace(SUBMITTING, held=True)]),
+        (PAUSED, [HELD, QUEUED, SUBMITTING, SPLIT]),
+        ({"reading": Reading(has_endings=True)}, [READY, HELD, QUEUED, SPLIT, SUBMITTING]),
+    ],
 )
-def test_resumed_job_leaves_other_batches_alone(ledger, batch):
-    swept(ledger, RESUMED, batch)
+def test_sweep_leaves_other_batches_alone(ledger, changes, batches):
+    swept(ledger, changes, *batches)
 
     assert ledger.done == ledger.errors == []
-
-
-@pytest.mark.parametrize(
-    "batch",
-    [HELD, QUEUED, SUBMITTING, SPLIT],
-    ids=["it is held", "it was accepted", "it is being submitted", "it is split"],
-)
-def test_paused_job_leaves_other_batches_alone(ledger, batch):
-    swept(ledger, PAUSED, batch)
-
-    assert ledger.done == []
-
-
-def test_sweep_for_requestless_batches_is_selective(ledger):
-    swept(ledger, {"reading": Reading(has_endings=True)}, READY, HELD, QUEUED, SPLIT, SUBMITTING)
-
-    assert ledger.done == []
