@@ -43,10 +43,12 @@ def folders(world):
     return {manifest["source"]["key"].removeprefix("inbox/"): folder for folder, manifest in found}
 
 
-def test_records_get_their_answers_in_input_order(start, api):
+def test_records_get_their_answers_in_input_order_and_repeated_events_change_nothing(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=40)
     records = texts(85)
     world.upload_records("reviews/july.jsonl", records, model=BGE)
+    for queue in ("UploadQueue", "SubmitQueue"):
+        world.deliver(queue, times=3)
 
     world.settle()
 
@@ -64,135 +66,91 @@ def test_records_get_their_answers_in_input_order(start, api):
     assert [entry["requests"] for entry in listed] == [40] * 2 + [5]
 
 
-def test_manifest_agrees_with_files(world):
-    world.upload(
-        "a.jsonl",
-        '{"text":"x","target_lang":"es"}\nnonsense\n{"text":"y","target_lang":"es"}\n',
-        model=M2M,
-    )
-
-    world.settle()
-
-    manifest, folder = world.manifest(), world.only_folder()
-    assert manifest["state"] == "completed"
-    assert manifest["counts"] == {"total": 3, "succeeded": 2, "failed": 1}
-    assert manifest["usage"]["total_tokens"] > 0
-    assert {file["name"] for file in manifest["files"]} == {"output.jsonl", "errors.jsonl"}
-    for file in manifest["files"]:
-        content = world.read(f"{folder}/{file['name']}")
-        assert (len(content), hashlib.sha256(content).hexdigest()) == (
-            file["bytes"],
-            file["sha256"],
-        )
-        assert content.count(b"\n") == file["lines"]
-
-
-def test_status_is_there_first_and_follows_manifest(world):
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
+def test_nothing_is_left_open_and_no_message_is_lost(start, subtests):
+    world = start(DEFAULT_MODEL=M2M)
+    first, *others = greetings(3)
+    lines = [json.dumps(first), "nonsense", *map(json.dumps, others)]
+    world.upload("a.jsonl", "\n".join(lines))
     world.deliver("UploadQueue", most=2)
-
-    assert (world.status()["state"], world.status()["counts"]["total"]) == ("in_progress", 3)
-
-    world.settle()
-    status = world.status()
-    assert (status["state"], status["fraction_done"], status["waiting_for"]) == (
-        "completed",
-        1.0,
-        None,
-    )
-    assert status["counts"] == {"total": 3, "succeeded": 3, "failed": 0}
-
-
-@pytest.mark.parametrize(
-    ("default", "uploads"),
-    [
-        ("", [("a.jsonl", {"model": M2M}), (f"{M2M}/reviews/a.jsonl", {})]),
-        (BGE, [(f"{M2M}/a.jsonl", {}), (f"{BGE}/a.jsonl", {"model": M2M})]),
-        (M2M, [("a.jsonl", {})]),
-    ],
-)
-def test_model_is_from_metadata_path_or_default(start, default, uploads):
-    world = start(DEFAULT_MODEL=default)
-    for path, metadata in uploads:
-        world.upload_records(path, greetings(1), **metadata)
+    begun = world.status()
 
     world.settle()
 
-    assert set(folders(world)) == {path for path, _ in uploads}
-    assert {manifest["model"] for manifest in world.manifests().values()} == {M2M}
+    assert world.open_items() == []
+    assert all("ttl" in item for item in world.items() if item["pk"]["S"].startswith("JOB#"))
+    assert world.refused == []
+    counts = {"total": 4, "succeeded": 3, "failed": 1}
+    with subtests.test("the status is there first, and follows the manifest"):
+        assert (begun["state"], begun["counts"]["total"]) == ("in_progress", 4)
+        status = world.status()
+        assert (status["state"], status["fraction_done"]) == ("completed", 1.0)
+        assert (status["waiting_for"], status["counts"]) == (None, counts)
+    manifest, folder = world.manifest(), world.only_folder()
+    with subtests.test("the manifest agrees with the files"):
+        assert (manifest["state"], manifest["model"]) == ("completed", M2M)
+        assert manifest["counts"] == counts
+        assert manifest["usage"]["total_tokens"] > 0
+        assert {file["name"] for file in manifest["files"]} == {"output.jsonl", "errors.jsonl"}
+    for file in manifest["files"]:
+        with subtests.test(file["name"]):
+            content = world.read(f"{folder}/{file['name']}")
+            digest = hashlib.sha256(content).hexdigest()
+            assert (len(content), digest) == (file["bytes"], file["sha256"])
+            assert content.count(b"\n") == file["lines"]
 
 
-ODD_KEYS = {
-    "with space+100%.jsonl",
-    "a%2Fb&c=d?e#f.jsonl",
-    "müller@example/漢字.jsonl",
+RECORDS = greetings(5)
+LINES = "".join(json.dumps(record) + "\n" for record in RECORDS).encode()
+ARRAY = json.dumps(RECORDS, indent=2)
+UPLOADS = {
+    f"{M2M}/with space+100%.jsonl": (LINES, {}),
+    "a%2Fb&c=d?e#f.gz": (gzip.compress(LINES[:20]) + gzip.compress(LINES[20:]), {"model": M2M}),
+    "müller@example/漢字.zst": (zstd_module().compress(LINES), {"model": M2M}),
+    f"{BGE}/document.json": ('{"requests": ' + ARRAY + ', "note": 1}', {"model": M2M}),
+    "array.json": (ARRAY, {"model": M2M}),
+    "late.json": ('\n {"note": [1], "requests":\n' + ARRAY + "}\n\n", {"model": M2M}),
 }
+"""By their odd keys: packed, or the API's own documents; the model in metadata or in the path."""
 
 
-def test_odd_keys_are_taken_as_they_are(world):
-    for key in ODD_KEYS:
-        world.upload_records(key, greetings(2), model=M2M)
-
-    world.settle()
-
-    assert set(folders(world)) == ODD_KEYS
-    for key, folder in folders(world).items():
-        assert folder.startswith(f"results/{key}/")
-        assert len(world.lines(folder=folder)) == 2
-
-
-def test_repeated_event_is_one_job(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    world.upload_records("a.jsonl", greetings(5), model=M2M)
-    for queue in ("UploadQueue", "SubmitQueue"):
-        world.deliver(queue, times=3)
+def test_uploads_are_taken_as_they_come(start, subtests):
+    world = start(DEFAULT_MODEL=BGE)
+    for key, (content, metadata) in UPLOADS.items():
+        world.upload(key, content, **metadata)
 
     world.settle()
 
-    assert len(world.manifests()) == 1
-    assert len(api.accepted) == 3
+    found = folders(world)
+    assert set(found) == set(UPLOADS)
+    for key, folder in found.items():
+        with subtests.test(key):
+            assert folder.startswith(f"results/{key}/")
+            assert world.manifest(folder)["model"] == M2M
+            results = [line["result"] for line in world.lines(folder=folder)]
+            assert results == [expected_result(M2M, record) for record in RECORDS]
 
 
-def test_packed_uploads_are_unpacked(world):
-    body = "".join(json.dumps(record) + "\n" for record in greetings(5)).encode()
-    world.upload("a.jsonl.gz", gzip.compress(body), model=M2M)
-    world.upload("a.jsonl.zst", zstd_module().compress(body), model=M2M)
-    world.upload("two members.gz", gzip.compress(body[:20]) + gzip.compress(body[20:]), model=M2M)
-
-    world.settle()
-
-    assert {key: len(world.lines(folder=folder)) for key, folder in folders(world).items()} == {
-        "a.jsonl.gz": 5,
-        "a.jsonl.zst": 5,
-        "two members.gz": 5,
-    }
-
-
-def test_apis_own_document_is_taken(world):
-    forms = ['{"requests": %s, "note": 1}', "%s", '\n {"note": [1], "requests":\n%s}\n\n']
-    for number, form in enumerate(forms):
-        world.upload(f"{number}.json", form % json.dumps(greetings(5), indent=2), model=M2M)
-
-    world.settle()
-
-    wanted = [expected_result(M2M, record) for record in greetings(5)]
-    assert set(folders(world)) == {"0.json", "1.json", "2.json"}
-    for folder in folders(world).values():
-        assert [line["result"] for line in world.lines(folder=folder)] == wanted
-
-
-def test_empty_upload_is_completed_without_model(world):
-    bodies = [b"", b"\n\n  \r\n", b"\xef\xbb\xbf", b"[]", gzip.compress(b"", mtime=0)]
-    for number, body in enumerate(bodies):
+def test_uploads_without_a_request_end_without_model(world, api, subtests):
+    empty = [b"", b"\n\n  \r\n", b"\xef\xbb\xbf", b"[]", gzip.compress(b"", mtime=0)]
+    broken = b'{"requests":[' + b",".join([GOOD] * 5) + b" oops"
+    for number, body in enumerate(empty):
         world.upload(f"{number}.jsonl", body)
+    world.upload("broken.json", broken, model=M2M)
 
     world.settle()
 
-    assert len(world.manifests()) == len(bodies)
-    for folder, manifest in world.manifests().items():
-        assert manifest["counts"] == {"total": 0, "succeeded": 0, "failed": 0}
-        assert manifest["state"] == "completed"
-        assert world.read(f"{folder}/output.jsonl") == b""
+    found = folders(world)
+    with subtests.test("a broken document is refused whole"):
+        manifest = world.manifest(found.pop("broken.json"))
+        assert (manifest["state"], manifest["error"]["code"]) == ("failed", "broken_document")
+    assert len(found) == len(empty)
+    for key, folder in found.items():
+        with subtests.test(key):
+            manifest = world.manifest(folder)
+            assert manifest["counts"] == {"total": 0, "succeeded": 0, "failed": 0}
+            assert manifest["state"] == "completed"
+            assert world.read(f"{folder}/output.jsonl") == b""
+    assert api.accepted == []
 
 
 GOOD = b'{"text":"good","target_lang":"es"}'
@@ -236,9 +194,9 @@ def test_bad_record_fails_alone_with_its_line(world):
 
 
 def test_refused_request_fails_alone(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=8)
-    records = greetings(8)
-    records[5] = {"text": "é (refused)", "target_lang": "es", "external_reference": {"a": [1]}}
+    world = start(MAX_REQUESTS_PER_BATCH=4)
+    records = greetings(4)
+    records[2] = {"text": "é (refused)", "target_lang": "es", "external_reference": {"a": [1]}}
     world.upload(
         "a.jsonl",
         "\r\n".join(json.dumps(record, ensure_ascii=False) for record in records),
@@ -248,35 +206,14 @@ def test_refused_request_fails_alone(start, api):
     world.settle()
 
     lines = world.lines()
-    assert [line["success"] for line in lines] == [True] * 5 + [False] + [True] * 2
-    assert lines[5]["error"]["code"] == "rejected"
-    assert lines[5]["external_reference"] == {"a": [1]}
+    assert [line["success"] for line in lines] == [True] * 2 + [False, True]
+    assert lines[2]["error"]["code"] == "rejected"
+    assert lines[2]["external_reference"] == {"a": [1]}
     folder = world.only_folder()
     retry = f"{folder}/retry.jsonl"
-    assert world.read(retry) == json.dumps(records[5], ensure_ascii=False).encode() + b"\n"
+    assert world.read(retry) == json.dumps(records[2], ensure_ascii=False).encode() + b"\n"
     assert world.s3.head_object(Bucket=BUCKET, Key=retry)["Metadata"]["model"] == M2M
     (error,) = world.lines("errors.jsonl")
-    assert (error["line"], error["request"]) == (6, records[5])
+    assert (error["line"], error["request"]) == (3, records[2])
     billed = Counter(hash_ for one in api.accepted for hash_ in [one["sha256"]])
     assert max(billed.values()) == 1
-
-
-def test_broken_document_is_refused_whole(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    world.upload("a.json", b'{"requests":[' + b",".join([GOOD] * 5) + b" oops", model=M2M)
-
-    world.settle()
-
-    assert world.manifest()["state"] == "failed"
-    assert world.manifest()["error"]["code"] == "broken_document"
-    assert api.accepted == []
-
-
-def test_nothing_is_left_open_and_no_message_is_lost(world):
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    world.settle()
-
-    assert world.open_items() == []
-    assert all("ttl" in item for item in world.items() if item["pk"]["S"].startswith("JOB#"))
-    assert world.refused == []
