@@ -113,7 +113,7 @@ def mixed(seed):
     return tuple(Random(seed).choices(tuple(LIMITS.values()), k=40))
 
 
-@pytest.mark.parametrize("share", ["0.05", "0.2"])
+@pytest.mark.parametrize("share", [pytest.param("0.05", marks=pytest.mark.slow), "0.2"])
 @pytest.mark.parametrize("name", LIMITS)
 def test_each_record_is_estimated_by_what_itself_names(name, share):
     """Every second one names a limit, the first one too; the others none."""
@@ -137,7 +137,7 @@ def test_pieces_of_divided_batches_use_the_limit_and_keep_it():
     assert found.limit * Decimal("0.6") <= found.spent <= found.limit * MOST
 
 
-@pytest.mark.parametrize("model", [KIMI, SMALL])
+@pytest.mark.parametrize("model", [pytest.param(KIMI, marks=pytest.mark.slow), SMALL])
 def test_what_is_billed_and_not_collected_counts(model):
     """Every second id is forgotten: nobody sees its answers, and they are billed."""
     lost = tuple(Fault(kind="forgotten", nth=nth) for nth in range(2, 20, 2))

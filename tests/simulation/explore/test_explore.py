@@ -16,6 +16,7 @@ OF_NAME = {one.name: one for one in SMALL_WORLDS}
 HEAVY = {
     *("stalled model", "full model", "counted one by one", "another model beside many batches"),
     *("lost while its model is full", "first batches and polls", "outage without tokens"),
+    "no quota and no tokens",
 }
 """These run with all their disturbances only."""
 
@@ -34,12 +35,12 @@ def test_undisturbed_world_keeps_laws(monkeypatch, name):
     assert [one.words for one in slow if one.begun < max(one.nth, 1)] == []
 
 
-def test_every_race_of_smallest_world_keeps_laws():
-    explored = explore(OF_NAME["one batch"], 1)
+def test_nearest_races_of_smallest_world_keep_laws():
+    explored = explore(OF_NAME["one batch"], 1, most=40)
 
     assert explored.broken == []
-    assert explored.schedules > 100
-    assert explored.distinct > 40, "a schedule changes what is written, or in which order"
+    assert explored.schedules == 40
+    assert explored.distinct > 15, "a schedule changes what is written, or in which order"
 
 
 def test_world_is_forgotten_when_it_is_over():

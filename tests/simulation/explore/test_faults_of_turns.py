@@ -180,7 +180,7 @@ def seconds_beside_a_backlog():
             drop(world, f"big{number}.jsonl", 60)
         world.run(120)
         dropped = drop(world, "small.jsonl", 1, MODELS[1])
-        world.run(HOUR, lambda: f"JOB#{dropped.upload.job_id}" in promises.over)
+        world.run(610, lambda: f"JOB#{dropped.upload.job_id}" in promises.over)
         return promises.seconds_of(dropped)
 
 

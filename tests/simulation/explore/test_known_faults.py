@@ -68,11 +68,11 @@ def test_calls_are_used_while_batches_wait():
     settings = {"MAX_REQUESTS_PER_BATCH": 1, "API_CALLS_PER_MINUTE": 60}
     with simulated(1, behaviour=Behaviour(embedder="hash", latency=60.0), **settings) as world:
         for number in range(10):
-            drop(world, f"{number}.jsonl", 100, may_fail=True)
-        world.run(240)
+            drop(world, f"{number}.jsonl", 25, may_fail=True)
+        world.run(120)
         before = world.calls.by_operation["api.call"]
-        world.run(300)
-        assert world.calls.by_operation["api.call"] - before >= 0.95 * 5 * 60
+        world.run(120)
+        assert world.calls.by_operation["api.call"] - before >= 0.95 * 2 * 60
 
 
 def is_over_soon_after_run():

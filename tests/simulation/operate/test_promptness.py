@@ -32,7 +32,7 @@ def seconds_of(seed, sizes, apart):
         return seconds, world.functions["PollFunction"].invocations, promises.laws.violations
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_small_drops_are_over_soon(seed):
     _, invocations, violations = seconds_of(seed, [2] * 100, 17.0)
 
@@ -42,7 +42,10 @@ def test_small_drops_are_over_soon(seed):
     assert invocations <= 155 + 4 / 3 * ticks + 5
 
 
-@pytest.mark.parametrize(("sizes", "most"), [([140], 40.0), ([300], 97.0), ([2] * 100, 50.0)])
+@pytest.mark.parametrize(
+    ("sizes", "most"),
+    [([140], 40.0), pytest.param([300], 97.0, marks=pytest.mark.slow), ([2] * 100, 50.0)],
+)
 def test_what_is_left_due_does_not_wait_for_next_tick(sizes, most, monkeypatch):
     """70 or 150 batches of a job, or 100 jobs together: more than the burst of the rate budget."""
     seconds, *_ = seconds_of(1, sizes, 0.0)
