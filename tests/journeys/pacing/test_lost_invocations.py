@@ -69,7 +69,7 @@ def test_tick_ends_within_a_minute_without_api(world, subtests):
 
         with subtests.test(due_in):
             assert time.time() - began <= MINUTE
-    assert services.api.calls.total() >= 5
+    assert services.api.calls.total() >= 3, "later polls are left to the next tick"
 
 
 @pytest.mark.slow
