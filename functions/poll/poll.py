@@ -44,7 +44,6 @@ from shared.workers_ai.client import classify_rejection
 from shared.workers_ai.error_codes import KEEPS_PAUSE
 from shared.workers_ai.replies import Accepted, OutcomeUnknown, Pending, Rejected
 from shared.workers_ai.results import Answer, parse_answer
-from shared.workers_ai.usage import mean_answer
 
 POLL_SECONDS = 75.0  # The longest a poll may take, reading a large answer included
 COLLECT_SECONDS = 25.0  # Seconds kept after the poll to store and join the answer
@@ -138,7 +137,7 @@ def _poll(
             is_in_time = note_answer(services, job, batch, now)
             done = _collect(services, job, batch, StoredReply(key, reply))
             if is_in_time:
-                _note_completion(services, job, batch, reply, now)
+                _note_completion(services, job, batch, now)
         elif isinstance(reply, Pending | Accepted):
             done = _still_pending(poll, reply.status if isinstance(reply, Pending) else "queued")
         else:
@@ -225,10 +224,10 @@ def _stored_reply(
     return None
 
 
-def _note_completion(services: Services, job: Job, batch: Batch, reply: Answer, now: float) -> None:
-    """Remember how long a batch took and its answers are, if its first whole reply shows that."""
+def _note_completion(services: Services, job: Job, batch: Batch, now: float) -> None:
+    """Remember how long a batch took, if its first whole reply shows that."""
     accepted = batch.accepted_at
     if accepted is not None and not batch.given_up and not batch.partial_replies:
         told_after = pending_until(batch.told_at - accepted)
         after = max(batch.pending_at - accepted, told_after, 0.0)
-        services.times.note(job.plan.model, after, now - accepted, now, mean_answer(reply))
+        services.times.note(job.plan.model, after, now - accepted, now)

@@ -38,7 +38,6 @@ HELD_POLL_SECONDS = 300.0  # To the next poll of a paused job's batch
 QUICKER = 0.8
 JITTER = 0.1
 SLOTS = 40  # Times that are kept: with them an item stays below 1 KB, one write unit
-KEPT_LENGTHS = 10  # Batches whose answers' lengths are kept
 LIFE, LONG, LONG_LIFE = 14 * 86_400, 900.0, 6 * 3_600  # In which a time counts; that of a stall
 READ_EVERY, READ_UNKNOWN_EVERY = 30.0, 1.0  # For which what was read is cached; if it was nothing
 PRECISE_BELOW = 20.0  # Seconds below which an age is stored in tenths
@@ -93,7 +92,6 @@ class Cadence(Table):
         super().__init__(client, table)
         self.least = least
         self.known: dict[str, tuple[float, list[float]]] = {}
-        self.lengths: dict[str, list[int]] = {}
 
     def first_poll(self, model: str, number: str, now: float) -> float:
         """Seconds from acceptance to the first poll of a batch of a model."""
@@ -107,20 +105,12 @@ class Cadence(Table):
         """Seconds in which this share of a model's batches is finished; 0 if nothing is known."""
         return quantile(self._times(model, now), share)
 
-    def answer_tokens(self, model: str, now: float) -> list[int]:
-        """Tokens of an answer, as the mean of each of some batches; empty if nothing is known."""
-        self._times(model, now)
-        return self.lengths.get(model, [])
-
-    def note(self, model: str, after: float, by: float, now: float, answer_tokens: int = 0) -> None:
+    def note(self, model: str, after: float, by: float, now: float) -> None:
         """Store at which age a batch was last seen pending (0: never) and first seen finished."""
         slot = random.randrange(SLOTS)  # noqa: S311 - in time it replaces another
-        written: dict[str, object] = {f"b{slot}": (stored_age(after), stored_age(by), int(now))}
-        if answer_tokens:
-            written[f"a{slot % KEPT_LENGTHS}"] = answer_tokens
-        update = "SET " + ", ".join(f"{name} = :{name}" for name in written)
+        bound = stored_age(after), stored_age(by), int(now)
         try:
-            self.change_if(_key(model), update, values=written)
+            self.change_if(_key(model), f"SET b{slot} = :bound", "", {"bound": bound})
         except StorageError as error:
             logger.warning("completion time not remembered", reason=str(error))
 
@@ -135,8 +125,6 @@ class Cadence(Table):
         else:
             bounds = (_bound(wire) for name, wire in item.items() if name.startswith("b"))
             times = times_of(tuple(one for one in bounds if one), now)
-            lengths = (plain(wire) for name, wire in item.items() if name.startswith("a"))
-            self.lengths[model] = [length for length in lengths if isinstance(length, int)]
         self.known[model] = (now, times)
         return times
 

@@ -6,7 +6,6 @@ Chat completions call them `prompt_tokens` and `completion_tokens`, the Response
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,13 +13,10 @@ from typing import NamedTuple
 import msgspec
 
 from dropbatch.core.formats.base import NULL
-from shared.workers_ai.results import Answer, Item, has_failed
+from shared.workers_ai.results import Item, has_failed
 
 MAX_TOKENS = 2**53 - 1
 """JSON readers could not distinguish a larger number from its neighbours."""
-
-MIN_MEASURED = 20
-"""Items of a reply whose mean tells how long a model's answers are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +113,6 @@ def usage_of_items(items: Iterable[Item]) -> Usage:
                 sums[at] = (sums[at] or 0) + count
     usage = Usage(*sums)
     return Usage() if lacks_completion and usage.completion_tokens is not None else usage
-
-
-def mean_answer(answer: Answer) -> int:
-    """Tokens of an answer, on average over a reply's items; 0 if few items tell little."""
-    if len(answer.items) < MIN_MEASURED:
-        return 0
-    usage = usage_of(answer.usage)
-    if not usage.is_reported:
-        usage = usage_of_items(answer.items)
-    return math.ceil((usage.completion_tokens or 0) / len(answer.items))
 
 
 def _counts_of_item(item: Item) -> _Counts:

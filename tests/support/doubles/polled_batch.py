@@ -92,7 +92,7 @@ class Doubles:
         self.ages.append(age)
         return NEXT_POLL
 
-    def note(self, model: str, after: float, by: float, now: float, answer_tokens: int) -> None:
+    def note(self, model: str, after: float, by: float, now: float) -> None:
         self.took.append((after, by))
 
 
