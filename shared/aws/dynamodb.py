@@ -10,7 +10,8 @@ successful.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
 from shared.aws.attribute_values import attribute, defaults_of, plain, read
@@ -42,6 +43,36 @@ class SameMembers:
 
     seen: object | None
     names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Placeholders:
+    """What stands for the names and values in the expressions of one write."""
+
+    names: dict[str, str] = field(default_factory=lambda: {"#pk": "pk"})
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def name(self, path: str) -> str:
+        """An attribute, or a member of one."""
+        parts = {f"#{part}": part for part in path.split(".")}
+        self.names.update(parts)
+        return ".".join(parts)
+
+    def compared(self, path: str, operator: str, value: object, prefix: str) -> str:
+        """An attribute, an operator, and a value, which may have another in a condition."""
+        given = f":{prefix}{path.replace('.', '_')}"
+        self.values[given] = attribute(value)
+        return f"{self.name(path)} {operator} {given}"
+
+    def condition(self, path: str, wanted: object, default: object) -> str:
+        """What must hold of an attribute; one that is absent has its default."""
+        lacks = f"attribute_not_exists({self.name(path)})"
+        if wanted is ABSENT:
+            return lacks
+        if isinstance(wanted, AtMost):
+            return f"({lacks} OR {self.compared(path, wanted.operator, wanted.value, 'if_')})"
+        same = self.compared(path, "=", wanted, "if_")
+        return f"({lacks} OR {same})" if wanted == default else same
 
 
 class ConditionFailedError(Exception):
@@ -96,30 +127,8 @@ class Table:
         Expected is a value (one that is absent has the default of `kind`), `ABSENT`, `AtMost`, or
         `SameMembers`. A change to None, or to the default of `kind`, removes an attribute.
         """
-        names: dict[str, str] = {"#pk": "pk"}
-        values: dict[str, Any] = {}
-
-        def name(of: str) -> str:
-            parts = of.split(".")
-            names.update({f"#{part}": part for part in parts})
-            return ".".join(f"#{part}" for part in parts)
-
-        def value(of: str, prefix: str, given: object) -> str:
-            values[given_as := f":{prefix}{of.replace('.', '_')}"] = attribute(given)
-            return given_as
-
-        conditions, defaults = ["attribute_exists(#pk)"], defaults_of(kind)
-        for of, wanted, default in _compared(expected, defaults):
-            if wanted is ABSENT:
-                conditions.append(f"attribute_not_exists({name(of)})")
-            elif isinstance(wanted, AtMost):
-                compared = f"{name(of)} {wanted.operator} {value(of, 'if_', wanted.value)}"
-                conditions.append(f"(attribute_not_exists({name(of)}) OR {compared})")
-            else:
-                same = f"{name(of)} = {value(of, 'if_', wanted)}"
-                conditions.append(
-                    f"(attribute_not_exists({name(of)}) OR {same})" if wanted == default else same
-                )
+        use, defaults = _Placeholders(), defaults_of(kind)
+        conditions = [use.condition(*one) for one in _compared(expected, defaults)]
         written = {
             of: new
             for of, new in changes.items()
@@ -128,17 +137,17 @@ class Table:
         removed = [*remove, *(of for of in changes if of not in written)]
         clauses = []
         if removed:
-            clauses.append("REMOVE " + ", ".join(name(of) for of in removed))
-        if settings := [f"{name(of)} = {value(of, 'to_', new)}" for of, new in written.items()]:
+            clauses.append("REMOVE " + ", ".join(map(use.name, removed)))
+        if settings := [use.compared(of, "=", new, "to_") for of, new in written.items()]:
             clauses.append("SET " + ", ".join(settings))
         try:
             answer = self.call(
                 "update_item",
                 Key=key,
                 UpdateExpression=" ".join(clauses),
-                ConditionExpression=" AND ".join(conditions),
-                ExpressionAttributeNames=names,
-                **({"ExpressionAttributeValues": values} if values else {}),
+                ConditionExpression=" AND ".join(["attribute_exists(#pk)", *conditions]),
+                ExpressionAttributeNames=use.names,
+                **({"ExpressionAttributeValues": use.values} if use.values else {}),
                 ReturnValues="ALL_NEW",
             )
         except ConditionFailedError as error:
@@ -150,17 +159,17 @@ class Table:
         self,
         key: dict[str, Any],
         update: str,
-        condition: str = "",
-        values: Mapping[str, object] | None = None,
-        names: Sequence[str] = (),
+        condition: str,
+        values: Mapping[str, object],
+        names: Mapping[str, str] = MappingProxyType({}),
     ) -> bool:
-        """Change an item by expressions, with the values and names in them; whether it held."""
+        """Change an item by expressions with `:values` and `#names`; whether the condition held."""
         given: dict[str, Any] = {"ConditionExpression": condition} if condition else {}
         if values:
             wired = {f":{name}": attribute(value) for name, value in values.items()}
             given["ExpressionAttributeValues"] = wired
         if names:
-            given["ExpressionAttributeNames"] = {f"#{name}": name for name in names}
+            given["ExpressionAttributeNames"] = {f"#{short}": of for short, of in names.items()}
         try:
             self.call("update_item", Key=key, UpdateExpression=update, **given)
         except ConditionFailedError:

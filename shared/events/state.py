@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from shared.aws.attribute_values import attribute, attributes, read
-from shared.aws.dynamodb import ConditionFailedError, Table, call_dynamodb
+from shared.aws.dynamodb import Table, call_dynamodb
 from shared.errors import StorageError, UnreadableItemError
 from shared.events.messages import MAX_ID_CHARACTERS
 from shared.observability import count_broken_law, logger
@@ -147,25 +147,12 @@ class EventsItem(Table):
     def change(self, changes: Mapping[str, object], condition: str = "", **values: object) -> bool:
         """Write attributes, or remove those that are None; False if the condition did not hold."""
         self.cached = (0.0, EventsState())
-        names = {f"#n{index}": name for index, name in enumerate(changes)}
-        gone = [short for short, name in names.items() if changes[name] is None]
-        kept = {short: f":v{short[2:]}" for short in names if short not in gone}
-        wired = {value: attribute(changes[names[short]]) for short, value in kept.items()}
-        wired |= {f":{name}": attribute(value) for name, value in values.items()}
-        update = "SET " + ", ".join(f"{short} = {value}" for short, value in kept.items())
+        names = {f"n{index}": name for index, name in enumerate(changes)}
+        kept = {short: changes[name] for short, name in names.items() if changes[name] is not None}
+        gone = [f"#{short}" for short in names if short not in kept]
+        update = "SET " + ", ".join(f"#{short} = :{short}" for short in kept)
         update += f" REMOVE {', '.join(gone)}" if gone else ""
-        try:
-            self.call(
-                "update_item",
-                Key=self.key,
-                UpdateExpression=update,
-                ExpressionAttributeNames=names,
-                ExpressionAttributeValues=wired,
-                **({"ConditionExpression": condition} if condition else {}),
-            )
-        except ConditionFailedError:
-            return False
-        return True
+        return self.change_if(self.key, update, condition, {**kept, **values}, names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ class DueItems(Table):
     ) -> bool:
         """Change an item of any kind; False if it was worked on meanwhile."""
         seen = {**values, "seen": due.due_at}
-        return self.change_if(due.key, update, "due_at = :seen", seen, names)
+        return self.change_if(due.key, update, "due_at = :seen", seen, {of: of for of in names})
 
 
 def _of_kind(work: DueKind) -> dict[str, Any]:

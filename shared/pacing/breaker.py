@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -235,14 +234,7 @@ class Breaker(Table):
         except UnreadableItemError:
             logger.exception("control item deleted, because it cannot be read", sk=item["sk"]["S"])
             count_broken_law()
-        same: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(nonce)"}
-        if "nonce" in item:
-            same = {
-                "ConditionExpression": "nonce = :nonce",
-                "ExpressionAttributeValues": {":nonce": item["nonce"]},
-            }
-        with suppress(ConditionFailedError):  # Another one was written meanwhile.
-            self.call("delete_item", Key={name: item[name] for name in ("pk", "sk")}, **same)
+        self._delete(item["sk"]["S"], item.get("nonce"))
         return None
 
     def note_stack(self, stack: StackControl) -> None:
@@ -318,18 +310,18 @@ class Breaker(Table):
     def lift(self, permit: Permit, model: str) -> bool:
         """Delete exactly the pauses that a good probe tested; whether the account's ended."""
         if permit.model_pause:
-            self._delete(pause_sk(model), permit.model_pause)
-        return permit.pause is not None and self._delete(pause_sk(), permit.pause)
+            self._delete(pause_sk(model), attribute(permit.model_pause.nonce))
+        pause = permit.pause
+        return pause is not None and self._delete(pause_sk(), attribute(pause.nonce))
 
-    def _delete(self, sk: str, pause: Pause) -> bool:
-        """Delete a pause, if it is still this one; return whether there is none now."""
+    def _delete(self, sk: str, nonce: Mapping[str, Any] | None) -> bool:
+        """Delete an item, if it is still the one with this nonce; whether there is none now."""
+        same: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(nonce)"}
+        if nonce:
+            same = {"ConditionExpression": "nonce = :nonce"}
+            same["ExpressionAttributeValues"] = {":nonce": nonce}
         try:
-            self.call(
-                "delete_item",
-                Key=control_key(sk),
-                ConditionExpression="nonce = :nonce",
-                ExpressionAttributeValues={":nonce": {"S": pause.nonce}},
-            )
+            self.call("delete_item", Key=control_key(sk), **same)
         except ConditionFailedError:  # Another was written meanwhile, which has its own probe.
             return self.get(control_key(sk)) is None
         return True
@@ -373,7 +365,7 @@ class Known(Table):
         if pending and 0 <= now - self._noted_at < PENDING_EVERY_SECONDS:
             return
         try:
-            self.change_if(KEY, "SET answered_at = :at", values={"at": now})
+            self.change_if(KEY, "SET answered_at = :at", "", {"at": now})
         except StorageError as error:
             logger.warning("known reply not noted", reason=str(error))
         else:
@@ -391,6 +383,6 @@ class Known(Table):
         """
         before = (self.get(KEY) or {}).get("failed", {}).get("M", {})
         noted = {"kind": kind, "id": request_id, "at": now}
-        self.change_if(KEY, "SET #failed = :noted", values={"noted": noted}, names=["failed"])
+        self.change_if(KEY, "SET #of = :noted", "", {"noted": noted}, {"of": "failed"})
         is_other = before.get("kind") == {"S": kind} and before.get("id") != {"S": request_id}
         return is_other, float(before.get("at", {}).get("N", "0"))
