@@ -13,7 +13,14 @@ from botocore.exceptions import ClientError
 
 from shared.aws.event_bus import EventBus
 from shared.aws.object_store import ObjectStore
-from shared.aws.queues import Queues
+from shared.aws.queues import (
+    PollMessage,
+    Queues,
+    SplitMessage,
+    SubmitMessage,
+    VisitMessage,
+    WakeMessage,
+)
 from shared.errors import ConfigurationError, StorageError
 from shared.events.subscribe import events_of
 from shared.ledger import Ledger
@@ -96,23 +103,7 @@ COPY_CALLS = Waits(connect=2, read=60, tries=2)
 @cache
 def services() -> Services:
     """The services of this process; raises `ConfigurationError`, which names every bad variable."""
-    import boto3  # noqa: PLC0415 - outside Lambda there may be no region
-    from botocore.config import Config  # noqa: PLC0415
-
-    settings = read_settings(os.environ)
-    session = boto3.session.Session()
-
-    def client(name: str, waits: Waits, **where: str) -> Any:
-        config = Config(
-            connect_timeout=waits.connect,
-            read_timeout=waits.read,
-            retries={"mode": "standard", "total_max_attempts": waits.tries},
-            max_pool_connections=32,
-        )
-        made = session.client(name, config=config, **where)  # type: ignore[call-overload]
-        made.meta.events.register("needs-retry", waits.after_busy)
-        return made
-
+    settings, client = read_settings(os.environ), _clients()
     dynamodb = client("dynamodb", QUICK_CALLS)
     credentials = _secret_reader(settings, lambda: client("secretsmanager", QUICK_CALLS))
     api = WorkersAI(http_client(), transport_of(settings), credentials)
@@ -126,11 +117,14 @@ def services() -> Services:
         store,
         Queues(
             client("sqs", QUICK_CALLS),
-            upload_url=settings.upload_queue_url,
-            split_url=settings.split_queue_url,
-            submit_url=settings.submit_queue_url,
-            poll_url=settings.poll_queue_url,
-            visit_url=settings.visit_queue_url,
+            settings.upload_queue_url,
+            {
+                SplitMessage: settings.split_queue_url,
+                SubmitMessage: settings.submit_queue_url,
+                PollMessage: settings.poll_queue_url,
+                WakeMessage: settings.poll_queue_url,
+                VisitMessage: settings.visit_queue_url,
+            },
         ),
         api,
         Budget(
@@ -147,6 +141,27 @@ def services() -> Services:
         Known(dynamodb, settings.table_name),
     )
     return replace(made, events=events_of(made)) if settings.uses_events else made
+
+
+def _clients() -> Callable[[str, Waits], Any]:
+    """What makes the clients of AWS services."""
+    import boto3  # noqa: PLC0415 - outside Lambda there may be no region
+    from botocore.config import Config  # noqa: PLC0415
+
+    session = boto3.session.Session()
+
+    def client(name: str, waits: Waits) -> Any:
+        config = Config(
+            connect_timeout=waits.connect,
+            read_timeout=waits.read,
+            retries={"mode": "standard", "total_max_attempts": waits.tries},
+            max_pool_connections=32,
+        )
+        made = session.client(name, config=config)  # type: ignore[call-overload]
+        made.meta.events.register("needs-retry", waits.after_busy)
+        return made
+
+    return client
 
 
 def build_in_init() -> None:

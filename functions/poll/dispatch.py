@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -37,7 +37,7 @@ DISPATCHED_SECONDS = 90.0  # That a message has until its batch is due again
 MAX_SHOWN = 10  # Batches whose jobs show that the queue may not be asked how many messages wait
 LARGE_RECORDS, LARGE_UPLOAD_BYTES = 2_000, 8 << 20  # Above these, ticks wait for no step of a job
 CLEAN_SECONDS = 2.0  # In which one cycle deletes a job's staged objects
-MAX_TURNS_WAITING, MAX_VISITS_WAITING = 20, 20  # Messages in each queue, up to which more are sent
+MAX_JOBS_WAITING = 20  # Messages for turns, or for visits, up to which more are sent
 
 
 @dataclass
@@ -84,7 +84,7 @@ def send_submits(dues: list[DueEntry], calls: SubmitCalls) -> int:
         return 0
     services, sent, room = calls.services, 0, 0
     with shown_if_denied(services, _jobs_of(services, dues[:MAX_SHOWN])):
-        room = MAX_SUBMITS_WAITING - services.queues.waiting(services.queues.submit_url)
+        room = MAX_SUBMITS_WAITING - services.queues.waiting(SubmitMessage)
     while dues and sent < room and not calls.are_used_up:
         size = max(min(calls.left, room - sent), 1)
         chosen, dues = dues[:size], dues[size:]
@@ -177,7 +177,7 @@ def visit_due_jobs(invocation: Invocation, dues: list[DueEntry]) -> int:
     services = invocation.services
     sent, found = _send_uploads(services, dues)
     large = [one for one in found if is_large(one[1], services.now())]
-    sent += _send_jobs(services, large, VisitMessage, services.queues.visit_url, MAX_VISITS_WAITING)
+    sent += _send_jobs(services, large, VisitMessage)
     own = [one for one in found if one not in large]
     each_contained(services, own, lambda job: visit_job(invocation, job.job_id))
     return sent + len(own)
@@ -218,16 +218,14 @@ def _send_uploads(
     read = each_contained(services, [(due, due.job_id) for due in dues], services.ledger.job)
     found = [(due, job) for due, job in zip(dues, read, strict=True) if job is not None]
     uploads = [one for one in found if one[1].state is JobState.SPLITTING]
-    sent = _send_jobs(services, uploads, SplitMessage, services.queues.split_url, MAX_TURNS_WAITING)
+    sent = _send_jobs(services, uploads, SplitMessage)
     return sent, [one for one in found if one[1].state is not JobState.SPLITTING]
 
 
 def _send_jobs(
     services: Services,
     found: list[tuple[DueEntry, Job]],
-    message: Callable[[str], SplitMessage | VisitMessage],
-    url: str,
-    most: int,
+    message: type[SplitMessage | VisitMessage],
 ) -> int:
     """Send messages for due jobs, as far as there is room in the queue; return how many."""
     now = services.now()
@@ -235,7 +233,7 @@ def _send_jobs(
     due = [one for one in found if one[1].due_at is not None and one[1].due_at <= now]
     room = 0
     with shown_if_denied(services, (job for _, job in due)):
-        room = max(most - services.queues.waiting(url), 0) if due else 0
+        room = max(MAX_JOBS_WAITING - services.queues.waiting(message), 0) if due else 0
 
     def postpone(job: Job, wait: float) -> Job | None:
         return services.ledger.postpone_job(job, now + wait)

@@ -53,7 +53,7 @@ def poll_due_batches(
     others, room = [one for one in polls if one.due not in own], 0
     if others:
         with shown_if_denied(services, [one.job for one in others]):
-            waiting = services.queues.waiting(services.queues.poll_url)
+            waiting = services.queues.waiting(PollMessage)
             room = max(MAX_POLLS_WAITING - waiting, 0) * BATCHES_PER_MESSAGE
     handed = _send_polls(services, others[:room])
     if left_over := others[room:]:

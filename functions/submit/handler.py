@@ -88,7 +88,7 @@ def _retry_soon_after_death(invocation: Invocation, receipt: str) -> Iterator[No
 
     def hide(seconds: float) -> None:
         with suppress(StorageError):  # Then it is delivered again later.
-            queues.hide(queues.upload_url, receipt, seconds)
+            queues.hide_upload(receipt, seconds)
 
     with ThreadPoolExecutor(1) as thread:
         hidden = thread.submit(hide, invocation.seconds_left + DEATH_MARGIN_SECONDS)

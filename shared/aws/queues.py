@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -79,11 +79,7 @@ class Queues:
 
     client: SQSClient
     upload_url: str
-    split_url: str
-    submit_url: str
-    poll_url: str
-    visit_url: str
-    _: KW_ONLY
+    urls: Mapping[type[Message], str]  # of the other queues, by what they take
     hops: int = 0  # of the message that called this invocation
     # gets job and number of each item that a message was sent for; the job itself has no number
     covered: Callable[[str, str], None] = lambda _job_id, _number: None
@@ -109,7 +105,7 @@ class Queues:
             entries = [self._entry(index, message, delay) for index, message in enumerate(chosen)]
             with storage_errors("SQS send_message_batch", QUEUE_GONE):
                 answer = self.client.send_message_batch(
-                    QueueUrl=self._url(chosen[0]),
+                    QueueUrl=self.urls[type(chosen[0])],
                     Entries=entries,  # type: ignore[arg-type]
                 )
             if answer.get("Failed"):
@@ -129,31 +125,20 @@ class Queues:
             "DelaySeconds": min(max(math.ceil(delay), 0), MAX_DELAY_SECONDS),
         }
 
-    def hide(self, url: str, receipt: str, seconds: float) -> None:
-        """Set when a received message is delivered again, unless it is deleted by then."""
+    def hide_upload(self, receipt: str, seconds: float) -> None:
+        """Set when an upload's message is delivered again, unless it is deleted by then."""
         with storage_errors("SQS change_message_visibility"):
             self.client.change_message_visibility(
-                QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=round(seconds)
+                QueueUrl=self.upload_url, ReceiptHandle=receipt, VisibilityTimeout=round(seconds)
             )
 
-    def waiting(self, url: str) -> int:
-        """The approximate number of messages that are not in flight; SQS may be a minute behind."""
+    def waiting(self, kind: type[Message]) -> int:
+        """About how many messages wait where these do; SQS may be a minute behind."""
         with storage_errors("SQS get_queue_attributes", QUEUE_GONE):
             answer = self.client.get_queue_attributes(
-                QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"]
+                QueueUrl=self.urls[kind], AttributeNames=["ApproximateNumberOfMessages"]
             )
         return int(answer["Attributes"]["ApproximateNumberOfMessages"])
-
-    def _url(self, message: Message) -> str:
-        match message:
-            case SplitMessage():
-                return self.split_url
-            case SubmitMessage():
-                return self.submit_url
-            case PollMessage() | WakeMessage():
-                return self.poll_url
-            case VisitMessage():
-                return self.visit_url
 
 
 def _items_of(message: Message) -> Iterable[tuple[str, str]]:
