@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO
@@ -19,6 +20,7 @@ from dropbatch.core.formats.base import REFUSED_CODES, Task
 from dropbatch.core.read.index import RecordIndex
 from functions.poll.join import (
     Answers,
+    Failure,
     add_reply,
     count_incomplete,
     places_without_capacity,
@@ -161,25 +163,9 @@ def _write_part(
     """Put output, errors and retry lines as one object; the part, and failed records by code."""
     key = keys.part(job.job_id, batch.number, batch.attempt)
     usage = priced(job.plan.known_model, answers.usage) if answers else Usage()
-    retries = waiting = 0
-    failed: Counter[str] = Counter()
     with tempfile.TemporaryFile() as spool, _spool() as errors, _spool() as retry:
-        ready: list[bytes] = []
-        for line in lines_of(services, job, batch, rows, answers):
-            if isinstance(line, bytes):
-                ready.append(line)
-            else:
-                failed[line.code] += 1
-                ready.append(line.output)
-                errors.write(line.error)
-                if line.retry:
-                    retries += 1
-                    retry.write(line.retry)
-            waiting += len(ready[-1])
-            if waiting > WRITE_BYTES:
-                spool.write(b"".join(ready))
-                ready, waiting = [], 0
-        spool.write(b"".join(ready))
+        lines = lines_of(services, job, batch, rows, answers)
+        failed, retries = _write_lines(lines, spool, errors, retry)
         sizes = spool.tell(), errors.tell(), retry.tell()
         for side in (errors, retry):
             side.seek(0)
@@ -200,6 +186,29 @@ def _write_part(
     written = services.store.existing(key).metadata
     failed = Counter(msgspec.json.decode(written.get("failed", "{}"), type=dict[str, int]))
     return msgspec.json.decode(written["part"], type=Part), failed
+
+
+def _write_lines(
+    lines: Iterator[bytes | Failure], output: IO[bytes], errors: IO[bytes], retry: IO[bytes]
+) -> tuple[Counter[str], int]:
+    """Write the lines of each section; failed records by code, and how many lines retry them."""
+    failed: Counter[str] = Counter()
+    ready, waiting, retries = list[bytes](), 0, 0
+    for line in lines:
+        if isinstance(line, bytes):
+            ready.append(line)
+        else:
+            failed[line.code] += 1
+            retries += bool(line.retry)
+            ready.append(line.output)
+            errors.write(line.error)
+            retry.write(line.retry)
+        waiting += len(ready[-1])
+        if waiting > WRITE_BYTES:
+            output.write(b"".join(ready))
+            ready, waiting = [], 0
+    output.write(b"".join(ready))
+    return failed, retries
 
 
 def _spool() -> IO[bytes]:

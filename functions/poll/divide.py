@@ -13,11 +13,11 @@ a file of bad records only ends after few submits.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dropbatch.core.read.index import RecordIndex, build_body, record_spans
 from shared import keys
+from shared.aws.object_store import ObjectStore
 from shared.aws.queues import SUBMIT_GRACE_SECONDS, SubmitMessage
 from shared.errors import InvariantError
 from shared.ledger import Ledger
@@ -147,58 +147,60 @@ def _not_sent(batch: Batch, why: str) -> ErrorDetail:
 
 def _divide(services: Services, batch: Batch) -> None:
     """Stage and create all pieces, then make the batch `divided` and send their messages."""
-    ledger, store = services.ledger, services.store
-    key = keys.staged(batch.job_id, batch.number)
+    ledger, store, now = services.ledger, services.store, services.now()
+    key, due_at = keys.staged(batch.job_id, batch.number), now + SUBMIT_GRACE_SECONDS
     rows = decode_index(store.get(key, batch.index_offset))
-    places, kept = record_spans(rows), original_spans(rows)
     bounds = boundaries(rows, batch.pieces)
-    now = services.now()
     numbers = [f"{batch.number}.{index:x}" for index in range(len(bounds))]
     # The last piece first: it holds the end from which split continues, if this function dies.
     for number, (begin, end) in reversed(list(zip(numbers, bounds, strict=True))):
-        sent = [place for place in places[begin:end] if place[1]]
-        # The records of a piece are contiguous in the body, with their commas.
-        body = build_body([store.get(key, sent[0][0], sum(sent[-1]) - sent[0][0])])
-        before, upto = (
-            batch.records.estimate * _sent(places[:place]) // batch.records.sendable
-            for place in (begin, end)
-        )
-        start, size = kept[begin][0], sum(kept[end - 1]) - kept[begin][0]
-        originals = store.get(key, batch.records.body_size + start, size)
-        last = batch.records.end if end == len(rows) else None
-        staged = StagedInfo(end - begin, len(sent), len(body), last, originals_size=size)
-        content = body + originals + encode_index(rows.section(begin, end))
-        store.put_if_absent(keys.staged(batch.job_id, number), content, staged.metadata())
         piece = Batch(
             job_id=batch.job_id,
             number=number,
             state=BatchState.READY,
-            records=Records(
-                first_id=batch.records.first_id + begin,
-                requests=staged.requests,
-                sendable=staged.sendable,
-                body_size=staged.body_size,
-                end=staged.end,
-                originals_size=size,
-                suspected=batch.cause,
-                estimate=upto - before,
-                estimated_before=batch.records.estimated_before + before,
-            ),
+            records=_stage_piece(store, batch, number, rows, begin, end),
             created_at=now,
-            due_at=now + SUBMIT_GRACE_SECONDS,
+            due_at=due_at,
             work=DueKind.SUBMIT,
         )
         ledger.create_batch(piece)
     if ledger.finish_division(batch, services.now()):
         count("BatchesDivided")
         logger.info("batch divided", **batch_log_fields(batch), pieces=len(bounds))
-        due_at = now + SUBMIT_GRACE_SECONDS
         messages = [SubmitMessage(batch.job_id, number, due_at) for number in numbers]
         services.queues.send_all(messages)
 
 
-def _sent(places: Sequence[tuple[int, int]]) -> int:
-    return sum(1 for place in places if place[1])
+def _stage_piece(
+    store: ObjectStore, batch: Batch, number: str, rows: RecordIndex, begin: int, end: int
+) -> Records:
+    """Put the object of a piece, which has these rows of a batch; what it holds."""
+    whole, key = batch.records, keys.staged(batch.job_id, batch.number)
+    places, kept = record_spans(rows), original_spans(rows)
+    sent = [place for place in places[begin:end] if place[1]]
+    # The records of a piece are contiguous in the body, with their commas.
+    body = build_body([store.get(key, sent[0][0], sum(sent[-1]) - sent[0][0])])
+    start, size = kept[begin][0], sum(kept[end - 1]) - kept[begin][0]
+    originals = store.get(key, whole.body_size + start, size)
+    last = whole.end if end == len(rows) else None
+    staged = StagedInfo(end - begin, len(sent), len(body), last, originals_size=size)
+    content = body + originals + encode_index(rows.section(begin, end))
+    store.put_if_absent(keys.staged(batch.job_id, number), content, staged.metadata())
+    earlier = sum(length > 0 for _, length in places[:begin])
+    before, upto = (
+        whole.estimate * sends // whole.sendable for sends in (earlier, earlier + len(sent))
+    )
+    return Records(
+        first_id=whole.first_id + begin,
+        requests=staged.requests,
+        sendable=staged.sendable,
+        body_size=staged.body_size,
+        end=staged.end,
+        originals_size=size,
+        suspected=batch.cause,
+        estimate=upto - before,
+        estimated_before=whole.estimated_before + before,
+    )
 
 
 def give_up(services: Services, batch: Batch) -> None:

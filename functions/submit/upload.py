@@ -22,6 +22,7 @@ from dropbatch.core.prices import to_billionths
 from dropbatch.core.read.cut import RANGE_BYTES
 from functions.submit.options import find_retried, limits_of, pin_options, resolve_options
 from shared.aws.object_events import ObjectCreated
+from shared.aws.object_store import ObjectInfo
 from shared.errors import ObjectNotFoundError, RefusedError, StorageError, UploadDeniedError
 from shared.job_status import JSON_TYPE, build_status, encode_status, iso_time, write_status
 from shared.models import ErrorDetail, Job, Upload
@@ -71,6 +72,18 @@ def create_job(services: Services, event: ObjectCreated) -> Created | None:
         return None
     source_key = None if event.bucket == services.settings.bucket_name else event.key
     upload = Upload(event.bucket, key, stored.version, stored.etag, stored.size, source_key)
+    job_id, created = _find_or_create(services, upload, stored, now)
+    if job_id is None:
+        logger.error("no job id left for an upload", version=upload.version)
+    else:
+        end_notice(services, event, key, job_id)
+    return created
+
+
+def _find_or_create(
+    services: Services, upload: Upload, stored: ObjectInfo, now: float
+) -> tuple[str | None, Created | None]:
+    """The id of an upload's job, None if others have all of its ids; and the job if it is new."""
     for choice in range(names.JOB_ID_CHOICES):
         job_id = names.job_id(
             upload.bucket, upload.object_key, upload.version, upload.etag, stored.modified, choice
@@ -81,18 +94,14 @@ def create_job(services: Services, event: ObjectCreated) -> Created | None:
             manifest = names.result(upload.key, job_id, "manifest.json")
             if not is_new and services.store.head(manifest):
                 logger.info("job is over", job_id=job_id)
-                end_notice(services, event, key, job_id)
-                return None
+                return job_id, None
             created = _new_job(services, job_id, upload, stored.metadata, now)
             if _create(services, created.job):
-                end_notice(services, event, key, job_id)
-                return created
+                return job_id, created
             known = services.ledger.job(job_id)
         if known and known.upload == upload:
-            end_notice(services, event, key, job_id)
-            return None
-    logger.error("no job id left for an upload", version=upload.version)
-    return None
+            return job_id, None
+    return None, None
 
 
 def _upload_key(settings: Settings, event: ObjectCreated) -> str | None:
@@ -249,6 +258,5 @@ def end_notice(
 
 def _put_notice(services: Services, upload_key: str, told: dict[str, Any]) -> None:
     empty = {"job_id": None, "error": None, "waiting_for": None}
-    notice = {**empty, **told, "updated_at": iso_time(services.now())}
-    body = msgspec.json.format(msgspec.json.encode(notice), indent=1) + b"\n"
+    body = encode_status({**empty, **told}, services.now())
     services.store.put(names.denied_notice(upload_key), body, kind=JSON_TYPE)
