@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -27,18 +27,22 @@ def iso_time(at: float | None) -> str | None:
 
 def counted(sums: JobTotals, batch: Batch) -> JobTotals:
     """A job's sums with one more final batch: its submits, and its part unless it was divided."""
-    more = unmetered(batch)
+    part, accepted = batch.part, batch.accepted
+    # A part of an answer tells only its own tokens, and the rest is billed too.
+    has_reply = batch.ending is None or bool(batch.cause)
+    collected = min(accepted, int(has_reply))
+    is_reported = part is not None and part.usage.is_reported
+    without_tokens = accepted - (collected if is_reported else 0)
     sums = replace(
         sums,
         given_up=sums.given_up + batch.given_up,
         unknowable=sums.unknowable + batch.unknowable,
         told=sums.told + (batch.told_at > 0),
         pieces=sums.pieces + batch.pieces,
-        unmetered_size=sums.unmetered_size + more.size,
-        unmetered_records=sums.unmetered_records + more.records,
-        uncollected=sums.uncollected + more.uncollected,
+        unmetered_size=sums.unmetered_size + without_tokens * batch.records.body_size,
+        unmetered_records=sums.unmetered_records + without_tokens * batch.records.sendable,
+        uncollected=sums.uncollected + accepted - collected,
     )
-    part = batch.part
     if part is None:
         return sums
     return replace(
@@ -55,26 +59,6 @@ def counted(sums: JobTotals, batch: Batch) -> JobTotals:
         answered=sums.answered
         + batch.records.estimate * part.succeeded // max(batch.records.sendable, 1),
     )
-
-
-class Unmetered(NamedTuple):
-    """Accepted work of a batch without reported tokens."""
-
-    size: int  # bytes of the bodies
-    records: int  # requests in them
-    uncollected: int  # accepted submits whose answer was not collected
-
-
-def unmetered(batch: Batch) -> Unmetered:
-    """What a final batch may have cost without reported tokens: the API bills what it accepts."""
-    accepted = batch.accepted
-    # A part of an answer tells only its own tokens, and the rest is billed too.
-    has_reply = batch.ending is None or bool(batch.cause)
-    collected = min(accepted, int(has_reply))
-    is_reported = batch.part is not None and batch.part.usage.is_reported
-    without_tokens = accepted - (collected if is_reported else 0)
-    size, records = batch.records.body_size, batch.records.sendable
-    return Unmetered(without_tokens * size, without_tokens * records, accepted - collected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +137,12 @@ def final_status(job: Job) -> dict[str, Any]:
 
 def encode_status(status: dict[str, Any], now: float) -> bytes:
     """The bytes of `status.json`."""
-    body = msgspec.json.encode({**status, "updated_at": iso_time(now)})
-    return msgspec.json.format(body, indent=1) + b"\n"
+    return for_people({**status, "updated_at": iso_time(now)})
+
+
+def for_people(value: dict[str, Any]) -> bytes:
+    """An object as JSON on several lines."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
 def write_status(services: Services, job: Job, status: dict[str, Any]) -> None:

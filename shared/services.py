@@ -67,16 +67,6 @@ class Services:
             left=left,
         )
 
-    @contextmanager
-    def called_by_message(self, hops: int) -> Iterator[Services]:
-        """Services of an invocation that a message called, which wakes others for what is left."""
-        own = self.of_invocation(hops)
-        try:
-            yield own
-        finally:
-            if (at := own.left.earliest()) < math.inf:
-                wake(own, at)
-
     def lift(self, permit: Permit, model: str) -> None:
         """End the pause that a good call has probed, and have what waited for that looked at."""
         if self.budget.lift(permit, model):
@@ -126,6 +116,10 @@ class Invocation:
 
     @contextmanager
     def called_by_message(self, hops: int) -> Iterator[Invocation]:
-        """The same invocation with the services of one message (`Services.called_by_message`)."""
-        with self.services.called_by_message(hops) as own:
+        """The same invocation, called by a message: it wakes others for what it leaves due."""
+        own = self.services.of_invocation(hops)
+        try:
             yield replace(self, services=own)
+        finally:
+            if (at := own.left.earliest()) < math.inf:
+                wake(own, at)

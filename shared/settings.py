@@ -139,7 +139,7 @@ def _queue_name(value: str) -> str:
     return name[: MAX_QUEUE_NAME - KEPT_OF_QUEUE_NAME].rstrip("-") + name[-KEPT_OF_QUEUE_NAME:]
 
 
-_PARSERS: dict[str, Callable[[str], object]] = {
+_PARSERS: dict[str, Callable[[str], object]] = {  # Others are texts, empty only by default
     "cloudflare_account_id": _account_id,
     "workers_ai_base_url": _base_url,
     "default_model": _model,
@@ -151,12 +151,7 @@ _PARSERS: dict[str, Callable[[str], object]] = {
     "cloudflare_api_token_secret_arn": str,
     "transport": _one_of("rest", "worker"),
     "ai_gateway_id": _optional(_gateway_id),
-    "ai_gateway_token_secret_arn": str,
     "worker_url": _optional(_base_url),
-    "worker_secret_arn": str,
-    "source_bucket_name": str,
-    "source_prefix": str,
-    "kms_key_arn": str,
     "completion_events": _one_of("yes", "no"),
     "events_queue_name": _queue_name,
 }
@@ -174,13 +169,12 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     problems: list[str] = []
     for field in fields(Settings):
         variable = field.name.upper()
-        raw = environment.get(variable)
+        raw, is_needed = environment.get(variable), field.default is MISSING
         if raw is None:
-            if field.default is MISSING:
-                problems.append(f"{variable} is not set")
+            problems += [f"{variable} is not set"] * is_needed
             continue
         try:
-            values[field.name] = _PARSERS.get(field.name, _text)(raw)
+            values[field.name] = _PARSERS.get(field.name, _text if is_needed else str)(raw)
         except ValueError as error:
             problems.append(f"{variable} {error}")
     transport = str(values.get("transport", "rest"))

@@ -13,8 +13,6 @@ nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dropbatch.core import names
 from dropbatch.core.names import FINAL_JOB_STATES
 from functions.poll.contain import readable_job
@@ -97,8 +95,10 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
     pause = controls.pause_in_force(now)
     if pause is None:
         return
-    watched = _Watched(services, pause, now, may_submit=not controls.stack.held_since)
-    if watched.is_over(submits_wait=submits_wait, polls_wait=polls_wait):
+    kinds = [] if controls.stack.held_since else [DueKind.FIRST, DueKind.SUBMIT]
+    if pause.reason is PauseReason.TOKEN_REFUSED and polls_wait:
+        kinds.append(DueKind.POLL)
+    if _is_over(services, pause, now, kinds, submits_wait=submits_wait):
         services.budget.lift(Permit(pause), "")
         logger.info("pause over", reason=pause.reason)
         return
@@ -109,43 +109,23 @@ def watch_pause(services: Services, now: float, *, submits_wait: bool, polls_wai
         count("Paused")
 
 
-@dataclass(frozen=True, slots=True)
-class _Watched:
-    """A pause in force; `may_submit`: no operator has paused all submits."""
+def _is_over(
+    services: Services, pause: Pause, now: float, probing: list[DueKind], *, submits_wait: bool
+) -> bool:
+    """Whether a pause is over, as far as no batch of the kinds that may probe it will show that."""
+    if pause.reason is PauseReason.OUTAGE and not submits_wait:
+        return True  # The next submit shows whether it still lasts.
+    if pause.reason in UNPAID or any(_waits_soon(services, work, now) for work in probing):
+        return False
+    may_probe = now >= pause.next_probe and services.budget.permit_check(now)
+    if not may_probe or services.budget.claim_probe(pause, now) is None:
+        return False
+    return services.api.check_token() is TokenState.GOOD
 
-    services: Services
-    pause: Pause
-    now: float
-    may_submit: bool
 
-    def is_over(self, *, submits_wait: bool, polls_wait: bool) -> bool:
-        """Whether it is over, as far as no batch will show that."""
-        pause = self.pause
-        if pause.reason is PauseReason.OUTAGE and not submits_wait:
-            return True  # The next submit shows whether it still lasts.
-        if pause.reason in UNPAID or self._may_submit():
-            return False
-        of_token = pause.reason is PauseReason.TOKEN_REFUSED
-        if of_token and polls_wait and self._waits_soon(DueKind.POLL):
-            return False
-        return self._free_call_succeeds()
-
-    def _free_call_succeeds(self) -> bool:
-        """Whether the free call, as the pause's probe, is answered well."""
-        budget, pause, now = self.services.budget, self.pause, self.now
-        may_probe = now >= pause.next_probe and budget.permit_check(now)
-        if not may_probe or budget.claim_probe(pause, now) is None:
-            return False
-        return self.services.api.check_token() is TokenState.GOOD
-
-    def _may_submit(self) -> bool:
-        kinds = (DueKind.FIRST, DueKind.SUBMIT) if self.may_submit else ()
-        return any(self._waits_soon(work) for work in kinds)
-
-    def _waits_soon(self, work: DueKind) -> bool:
-        """Whether one of the next batches is of the stack's account: others make no call."""
-        services = self.services
-        dues = services.ledger.due(work, self.now + SOON_SECONDS, MAX_PROBES_EXAMINED)[0]
-        job_ids = dict.fromkeys(due.job_id for due in dues)
-        jobs = (readable_job(services, job_id) for job_id in job_ids)
-        return any(job is not None and is_of_account(services, job) for job in jobs)
+def _waits_soon(services: Services, work: DueKind, now: float) -> bool:
+    """Whether one of the next batches is of the stack's account: others make no call."""
+    dues = services.ledger.due(work, now + SOON_SECONDS, MAX_PROBES_EXAMINED)[0]
+    job_ids = dict.fromkeys(due.job_id for due in dues)
+    jobs = (readable_job(services, job_id) for job_id in job_ids)
+    return any(job is not None and is_of_account(services, job) for job in jobs)

@@ -89,8 +89,8 @@ def set_aside(services: Services, due: DueEntry) -> None:
         count("Errors")
 
 
-def load(services: Services, dues: Iterable[DueEntry], until: float = 0.0) -> list[DueItem]:
-    """Read batches and their jobs that are due now, or by `until`, as far as they can be read."""
+def load(services: Services, dues: Iterable[DueEntry]) -> list[DueItem]:
+    """Read batches and their jobs that are due now, as far as they can be read."""
     dues = list(dues)
     job_ids = list(dict.fromkeys(due.job_id for due in dues))
 
@@ -106,7 +106,7 @@ def load(services: Services, dues: Iterable[DueEntry], until: float = 0.0) -> li
         batch = services.ledger.batch(due.job_id, due.number)
         if batch is None or batch.due_at is None:
             return None
-        if batch.due_at > max(services.now(), until) and batch.due_at != due.due_at:
+        if batch.due_at > services.now() and batch.due_at != due.due_at:
             return None  # Somebody has worked on it since.
         job = jobs[due.job_id]
         if isinstance(job, StorageError):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -37,7 +37,7 @@ from functions.poll.result_lines import Kind, opening_of, result_file
 from functions.poll.running_sha256 import RunningSha256, unfinished_bytes
 from shared import keys
 from shared.errors import InvariantError, ObjectNotFoundError, RefusedError
-from shared.job_status import JSON_TYPE, final_status, iso_time, write_status
+from shared.job_status import JSON_TYPE, final_status, for_people, iso_time, write_status
 from shared.ledger import DueEntry, still_leased
 from shared.models import Batch, BatchState, ErrorDetail, Job, ResultFileProgress
 from shared.observability import count, logger
@@ -88,10 +88,10 @@ def _close(invocation: Invocation, job: Job, kinds: list[Kind]) -> None:
     job = replace(job, completed_at=job.ended_at)
     now, is_short = services.now(), job.sums.batches <= MANIFEST_BATCHES
     listed = readable(services.ledger.batches(job.job_id)) if is_short else ()
-    manifest = build_manifest(job, listed, [entry_of(services, job, kind) for kind in kinds])
+    manifest = build_manifest(job, listed, [file_entry(services, job, kind) for kind in kinds])
     if job.plan.format == "bedrock" and not job.error:
         _put_result(services, job, "manifest.json.out", bedrock_manifest(job))
-    _put_result(services, job, "manifest.json", _for_people(manifest))
+    _put_result(services, job, "manifest.json", for_people(manifest))
     if job.retry_of:
         _put_retry_record(services, job, manifest)
     write_status(services, job, final_status(job))
@@ -124,10 +124,6 @@ def _end(services: Services, job: Job, now: float, *, is_complete: bool) -> bool
 def _put_result(services: Services, job: Job, name: str, body: bytes) -> None:
     key = names.result(job.upload.key, job.job_id, name)
     services.store.put_if_absent(key, body, kind=JSON_TYPE)
-
-
-def _for_people(value: dict[str, Any]) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
 def _put_retry_record(services: Services, job: Job, manifest: dict[str, Any]) -> None:
@@ -238,14 +234,15 @@ def _resume_upload(services: Services, job: Job, kind: Kind) -> tuple[Job, set[i
     return still_leased(changed, job.job_id), set()
 
 
-def entry_of(services: Services, job: Job, kind: Kind) -> FileEntry:
-    """A file that exists, as the manifest lists it."""
-    progress, name = progress_of(job, kind), result_file(job, kind).name
-    if not progress.size:
-        content = opening_of(services.store, job, kind)
-        return FileEntry(name, kind, len(content), hashlib.sha256(content).hexdigest(), 0)
-    digest = _digest_of(services, file_key(job, kind), progress)
-    return FileEntry(name, kind, progress.size, digest, progress.lines)
+def file_entry(services: Services, job: Job, kind: Kind) -> dict[str, Any]:
+    """A file that exists, as the manifest lists it; too large a local one has no `sha256`."""
+    progress = progress_of(job, kind)
+    entry = {"name": result_file(job, kind).name, "kind": kind, "lines": progress.lines}
+    if progress.size:
+        digest = _digest_of(services, file_key(job, kind), progress)
+        return {**entry, "bytes": progress.size, "sha256": digest}
+    content = opening_of(services.store, job, kind)
+    return {**entry, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _digest_of(services: Services, key: str, progress: ResultFileProgress) -> str | None:
@@ -268,18 +265,8 @@ def _digest_of(services: Services, key: str, progress: ResultFileProgress) -> st
 TOLD = ("job_id", "state", "error", "model", "format", "tags", "source", "counts", "usage", "cost")
 
 
-class FileEntry(NamedTuple):
-    """A result file as the manifest lists it; too large a local one has no `sha256`."""
-
-    name: str
-    kind: Kind
-    bytes: int
-    sha256: str | None
-    lines: int
-
-
 def build_manifest(
-    job: Job, batches: Iterable[Batch], files: Sequence[FileEntry]
+    job: Job, batches: Iterable[Batch], files: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """The manifest of a job that is over."""
     usage = job.sums.usage
@@ -313,7 +300,7 @@ def build_manifest(
         "events": "used" if job.sums.told else "none",
         "batches": [batch_entry(one) for one in batches if one.state is not BatchState.DIVIDED],
         "isolation": {"submits": job.sums.pieces, "at_most": MAX_ISOLATION_SUBMITS},
-        "files": [file._asdict() for file in files],
+        "files": files,
         "created_at": iso_time(job.created_at),
         "completed_at": iso_time(job.completed_at),
     }
@@ -359,7 +346,7 @@ def retry_record(job: Job, manifest: dict[str, Any], parent: dict[str, Any] | No
         "joined_by": "line" if lines == job.total else "reference",
         "completed_at": manifest["completed_at"],
     }
-    return _for_people(record)
+    return for_people(record)
 
 
 # ── what is staged ────────────────────────────────────────────────────────────────────────────────

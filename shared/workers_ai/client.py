@@ -86,29 +86,18 @@ class WorkersAI:
         self.transport = transport
         self.credentials = credentials
 
-    @contextlib.contextmanager
     def submit(
         self, model: str, body: bytes, seconds: float, sent: int = LARGEST_BATCH
-    ) -> Iterator[Reply]:
+    ) -> contextlib.AbstractContextManager[Reply]:
         """Submit `sent` requests with one POST; a second only if its token was refused."""
-        with self._post(
-            model, body, seconds, partial(parse_reply, submitting=True, sent=sent)
-        ) as reply:
-            yield reply
+        return self._post(model, body, seconds, partial(parse_reply, submitting=True, sent=sent))
 
-    @contextlib.contextmanager
     def poll(
-        self,
-        model: str,
-        request_id: str,
-        seconds: float,
-        sent: int = LARGEST_BATCH,
-    ) -> Iterator[Reply]:
+        self, model: str, request_id: str, seconds: float, sent: int = LARGEST_BATCH
+    ) -> contextlib.AbstractContextManager[Reply]:
         """Poll a batch of `sent` requests."""
         body = msgspec.json.encode({"request_id": request_id})
-        parse = partial(parse_reply, submitting=False, sent=sent)
-        with self._post(model, body, seconds, parse) as reply:
-            yield reply
+        return self._post(model, body, seconds, partial(parse_reply, submitting=False, sent=sent))
 
     def fetch(
         self,

@@ -52,7 +52,7 @@ def hours_of_alarm(metric):
 @pytest.mark.parametrize("metric", ["Outage", "TokenRefused"])
 def test_pause_that_only_submits_probe_is_counted_for_hours(monkeypatch, metric):
     assert hours_of_alarm(metric) <= 1
-    monkeypatch.setattr(commands._Watched, "_may_submit", lambda *_: True)
+    monkeypatch.setattr(commands, "_waits_soon", lambda *_: True)
 
     assert hours_of_alarm(metric) >= 6
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from dropbatch.core.models import find_model
-from shared.job_status import Unmetered, counted, unmetered
+from shared.job_status import counted
 from shared.models import BatchState, CostLimit, ErrorDetail, JobTotals, Part, Submission
 from shared.pacing.cost import MOST_UNKNOWN, first_limit, measure, priced, with_room
 from shared.workers_ai.usage import Usage
@@ -135,21 +135,22 @@ def part(**usage):
 @pytest.mark.parametrize(
     ("changes", "usage", "added"),
     [
-        ({}, {"prompt_tokens": 5}, Unmetered(0, 0, 0)),
-        ({}, {}, Unmetered(4_000, 10, 0)),
-        ({"submission": None}, {}, Unmetered(0, 0, 0)),
-        ({"ending": LATE}, {}, Unmetered(4_000, 10, 1)),
-        ({"ending": LATE, **TWICE}, {}, Unmetered(8_000, 20, 2)),
-        (TWICE, {"prompt_tokens": 5}, Unmetered(4_000, 10, 1)),
-        (TWICE, {}, Unmetered(8_000, 20, 1)),
-        ({"ending": LATE, "cause": "3030"}, {}, Unmetered(4_000, 10, 0)),
-        ({"ending": LATE}, {"prompt_tokens": 5}, Unmetered(4_000, 10, 1)),
+        ({}, {"prompt_tokens": 5}, (0, 0, 0)),
+        ({}, {}, (4_000, 10, 0)),
+        ({"submission": None}, {}, (0, 0, 0)),
+        ({"ending": LATE}, {}, (4_000, 10, 1)),
+        ({"ending": LATE, **TWICE}, {}, (8_000, 20, 2)),
+        (TWICE, {"prompt_tokens": 5}, (4_000, 10, 1)),
+        (TWICE, {}, (8_000, 20, 1)),
+        ({"ending": LATE, "cause": "3030"}, {}, (4_000, 10, 0)),
+        ({"ending": LATE}, {"prompt_tokens": 5}, (4_000, 10, 1)),
     ],
 )
 def test_accepted_work_without_tokens_is_counted(changes, usage, added):
     batch = replace(SENT, **{**ONCE, "part": part(**usage), **changes})
 
-    assert unmetered(batch) == added
+    sums = counted(JobTotals(), batch)
+    assert (sums.unmetered_size, sums.unmetered_records, sums.uncollected) == added
 
 
 def test_submits_of_a_divided_batch_are_counted():
