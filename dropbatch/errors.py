@@ -28,25 +28,7 @@ from dropbatch.core.errors import Error, UploadRefused, UsageError
 if TYPE_CHECKING:
     from dropbatch.client.job import Job
 
-__all__ = [
-    "ConnectionLost",
-    "Error",
-    "IdUnknown",
-    "Interrupted",
-    "JobFailed",
-    "NoJob",
-    "NoRecordFits",
-    "NoStack",
-    "NotFound",
-    "NotOver",
-    "NotPermitted",
-    "NothingToRetry",
-    "Taken",
-    "TimedOut",
-    "UnknownModel",
-    "UploadRefused",
-    "UsageError",
-]
+__all__ = ["Error", "UploadRefused", "UsageError"]  # The rules raise these; others are below.
 
 
 class JobFailed(Error):  # noqa: N818

@@ -27,10 +27,10 @@ from dropbatch.cli.context import (
 )
 from dropbatch.cli.follow import Following
 from dropbatch.client.again import Wanted, send_chosen
+from dropbatch.client.again import retry as retry_job
 from dropbatch.client.download import EXPORTS, check_kinds, writing
 from dropbatch.client.job import Job
 from dropbatch.client.report import report as page
-from dropbatch.client.submit import retry as retry_job
 from dropbatch.errors import NotFound, NothingToRetry, UsageError
 
 

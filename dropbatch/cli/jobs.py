@@ -28,11 +28,12 @@ from dropbatch.cli.context import (
 from dropbatch.cli.follow import Following, again_options, incomplete_in
 from dropbatch.client.again import Again
 from dropbatch.client.download import blocks_of
-from dropbatch.client.find import history, newest, wait_for_job
+from dropbatch.client.find import history, newest
 from dropbatch.client.job import Job
 from dropbatch.client.progress import counted, describe, duration
 from dropbatch.client.records import lines_of
 from dropbatch.client.report import billed_again
+from dropbatch.client.wait import wait_for_job
 from dropbatch.core.names import FINAL_JOB_STATES, JOB_ID, JobState, job_record, job_time
 from dropbatch.errors import UsageError
 

@@ -1,7 +1,8 @@
-"""Chosen records of a finished job are sent again: which they are, and their upload.
+"""Records of a finished job are sent again: its retry file, or those that are chosen.
 
-The promise: a retry has just these, byte for byte, and `merge` knows the place of each, because a
-list of their ids is stored before it, under `inbox/_retries/`, where nothing is an upload.
+The promise: a retry of chosen records has just these, byte for byte, and `merge` knows the place of
+each, because a list of their ids is stored before it, under `inbox/_retries/`, where nothing is an
+upload.
 """
 
 from __future__ import annotations
@@ -9,30 +10,87 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
+from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
-from dropbatch.client.find import retry_ids
+from dropbatch.client.check import blocks_of_stream, unpacked
 from dropbatch.client.job import Job
 from dropbatch.client.records import DEFAULT_FORMAT, Record, lines_of
-from dropbatch.client.stack import blocks, object_file
-from dropbatch.client.submit import retry_path
-from dropbatch.client.upload import upload, uploaded_as
-from dropbatch.client.validate import blocks_of_stream, unpacked
+from dropbatch.client.stack import blocks, object_file, pages_of
+from dropbatch.client.upload import copy, upload, uploaded_as
 from dropbatch.core import names
 from dropbatch.core.errors import NO_CAPACITY_WORDS, PASSING_CODES
 from dropbatch.core.formats.table import FORMATS
+from dropbatch.core.models import model_advice, unknown_model
 from dropbatch.core.options import Options, decode_options, metadata_of
 from dropbatch.core.plan import Checkpoint, Planned, StackLimits, first_plan, plan_upload
 from dropbatch.core.read.form import read_beginning
 from dropbatch.core.read.lines import windows
 from dropbatch.core.read.records import judge_of
-from dropbatch.errors import NotFound, NothingToRetry
+from dropbatch.errors import NotFound, NothingToRetry, UnknownModel
 
 IDS = "retry-ids"
 """Metadata of a retry of chosen records: the key of the list of their ids."""
 MIN_SHOWN = Decimal("0.0001")
 """Dollars of a retry that are shown."""
+
+
+def retry_ids(job: Job) -> list[str]:
+    """Ids of the finished jobs that tried a job's failed records again."""
+    pages = pages_of(job.stack, f"{job.folder}retries/")
+    found = [entry["Key"] for page in pages for entry in page]
+    ids = [key.rpartition("/")[2].removesuffix(".json") for key in found]
+    return [one for one in ids if names.JOB_ID.fullmatch(one)]
+
+
+def retry(job: Job, options: Mapping[str, object]) -> tuple[Job, list[str]]:
+    """Copy a job's retry file into `inbox/`; the new job, and what is odd."""
+    given = metadata_of(options)
+    if words := unknown_model(given.get("model", ""), given.get("task")):
+        raise UnknownModel(words)
+    job = job.resolved()
+    manifest = job.manifest()
+    files = [entry["name"] for entry in manifest["files"] if entry["kind"] == "retry"]
+    if not files:
+        failed = manifest["counts"]["failed"]
+        why = "none of its failed records can be tried again" if failed else "no record failed"
+        raise NothingToRetry(f"Job {job.id} has no retry file: {why}.")
+    stack, source = job.stack, job.folder + files[0]
+    key = names.INBOX + retry_path(job.path, PurePosixPath(files[0]).suffix)
+    advice = model_advice(given.get("model") or manifest["model"] or "")
+    notes = [one for one in (_another(job, key), advice) if one]
+    found = stack.ask("head_object", source)
+    if found is None:
+        raise NotFound(f"The retry file of job {job.id} was deleted.")
+    metadata = {"retry-of": job.id} | found["Metadata"] | given
+    place = {"Bucket": stack.bucket, "Key": source}
+    uploaded = copy(stack, place, found["ContentLength"], key, metadata)
+    return Job.of_upload(stack, uploaded), notes
+
+
+def _another(job: Job, key: str) -> str:
+    others = retry_ids(job)
+    with suppress(NotFound):
+        newest = uploaded_as(job.stack, key, {})
+        if newest.metadata.get("retry-of") == job.id:
+            others.append(newest.job_id(job.stack.bucket))
+    if not others:
+        return ""
+    return (
+        f"Job {job.id} is retried already, by job {others[-1]}. All its failed records are sent "
+        f"and billed again. A retry of job {others[-1]} sends what that one leaves over."
+    )
+
+
+def retry_path(path: str, suffix: str) -> str:
+    """The path of a retry: `.retry` and the retry file's suffix replace the upload's suffixes."""
+    folder, slash, name = path.rpartition("/")
+    stem = name.removesuffix(".gz").removesuffix(".zst")
+    stem = (stem.rpartition(".")[0] or stem).removesuffix(".retry")
+    room = names.MAX_PATH_BYTES - len(f"{folder}{slash}.retry{suffix}".encode())
+    return f"{folder}{slash}{stem.encode()[:room].decode(errors='ignore')}.retry{suffix}"
 
 
 class Wanted(NamedTuple):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import BinaryIO
 
 import msgspec
 
@@ -16,6 +17,7 @@ from dropbatch.core.options import Options, file_options, metadata_options, path
 from dropbatch.core.plan import (
     Checkpoint,
     Planned,
+    SplitPlan,
     StackLimits,
     check_model,
     check_path,
@@ -30,6 +32,7 @@ from dropbatch.core.read.cut import Cut
 from dropbatch.core.read.form import Beginning, read_beginning
 from dropbatch.core.read.index import record_spans
 from dropbatch.core.read.lines import windows
+from dropbatch.core.read.unpack import decompress
 from dropbatch.errors import NoRecordFits, UnknownModel, UploadRefused, UsageError
 
 _USAGE = frozenset({"bad_options", "bad_model", "no_model", "path_too_long"})
@@ -122,6 +125,26 @@ def batches_of(planned: Planned, blocks: Iterable[bytes], checked: Checked) -> I
             checked.request = one.body[begin : begin + length]
         checked.unused = checked.unused or getattr(reader, "unused", ())
         yield one
+
+
+def unpacked(file: BinaryIO, plan: SplitPlan) -> Iterator[bytes]:
+    """The unpacked bytes from the first record on, in the blocks in which the stack reads them."""
+    skip = plan.start
+    if plan.packing == "plain":
+        file.seek(skip)
+        yield from blocks_of_stream(file)
+        return
+    file.seek(0)
+    for block in decompress(plan.packing, blocks_of_stream(file)):
+        if skip < len(block):
+            yield block[skip:]
+        skip = max(skip - len(block), 0)
+
+
+def blocks_of_stream(file: BinaryIO) -> Iterator[bytes]:
+    """The bytes of an open file."""
+    while block := file.read(cut.RANGE_BYTES):
+        yield block
 
 
 class _BeginningOverError(Exception):

@@ -18,9 +18,8 @@ from dropbatch.client.job import Job, no_job
 from dropbatch.client.sources import names_table, upload_name
 from dropbatch.client.stack import Stack, pages_of
 from dropbatch.client.upload import uploaded_as
-from dropbatch.client.wait import MIN_READ_SECONDS, end_of
 from dropbatch.core import names
-from dropbatch.errors import Error, NoJob, NotFound, TimedOut, UsageError
+from dropbatch.errors import Error, NoJob, NotFound, UsageError
 
 MAX_PARALLEL_READS = 16
 NAMED_SECONDS = 60.0
@@ -43,8 +42,8 @@ def find_job(stack: Stack, name: str) -> Job:
             return Job.recorded(stack, job_id)
     if ids:
         soon = " If its file was just uploaded, name it by its path, or wait some seconds."
-        may_come = soon if _may_come(path) else ""
-        raise NotFound(f"There is no job {name} in {stack.bucket}.{may_come}")
+        hint = soon if may_come(path) else ""
+        raise NotFound(f"There is no job {name} in {stack.bucket}.{hint}")
     path = path.removeprefix(names.INBOX).rstrip("/")
     tries = [path] if path else []
     tries += [str(PurePosixPath(path).with_suffix(".csv"))] if names_table(path) else []
@@ -76,21 +75,7 @@ def _by_short_id(stack: Stack, name: str) -> Job | None:
     return Job.recorded(stack, found[0].rpartition("/")[2].removesuffix(".json")) if found else None
 
 
-def wait_for_job(stack: Stack, name: str, timeout: float | None = None) -> Job:
-    """Find the job that a name means; wait a minute for one whose id is that young."""
-    ends = end_of(timeout)
-    while True:
-        try:
-            return find_job(stack, name)
-        except NotFound:
-            if not _may_come(name):
-                raise
-            if ends <= end_of(0):  # Now.
-                raise TimedOut(f"{name} has no job yet.") from None
-        time.sleep(MIN_READ_SECONDS)
-
-
-def _may_come(name: str) -> bool:
+def may_come(name: str) -> bool:
     """Whether a name has an id so young that the stack may still create its job."""
     ids = [] if name.startswith(names.INBOX) else names.JOB_ID.findall(name)
     return bool(ids) and time.time() <= names.job_time(ids[-1]).timestamp() + NAMED_SECONDS
@@ -250,11 +235,3 @@ def _notice_of(stack: Stack, path: str) -> Error | None:
     except Error as error:
         return error
     return no_job(path, notice) if notice and not notice.get("job_id") else None
-
-
-def retry_ids(job: Job) -> list[str]:
-    """Ids of the finished jobs that tried a job's failed records again."""
-    pages = pages_of(job.stack, f"{job.folder}retries/")
-    found = [entry["Key"] for page in pages for entry in page]
-    ids = [key.rpartition("/")[2].removesuffix(".json") for key in found]
-    return [one for one in ids if names.JOB_ID.fullmatch(one)]

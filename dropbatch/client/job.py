@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -185,10 +185,7 @@ class Job:
             JobFailed: `check` was given, and the job failed or was cancelled.
             NotFound: an upload has no job after five minutes.
         """
-        from dropbatch.client.wait import each_over
-
-        shown, settle = _shown(progress=progress), _settling(retry, chosen)
-        ((_, found),) = each_over([self], shown, timeout, settle=settle)
+        ((_, found),) = _each_over([self], timeout, chosen, progress=progress, retry=retry)
         return _end_of(self, found, check=check)
 
     def download(
@@ -319,8 +316,7 @@ class Job:
             NotFound: the job is not over, or none of its records can be tried again.
             UsageError: an option is unknown or has a wrong value.
         """
-        from dropbatch.client.again import Wanted, send_chosen
-        from dropbatch.client.submit import retry
+        from dropbatch.client.again import Wanted, retry, send_chosen
 
         if incomplete or misfits:
             return send_chosen(self, Wanted(incomplete=incomplete, misfits=misfits), options)[0]
@@ -349,24 +345,20 @@ def wait(
     Such as those of `Client.submit`, or `client.jobs(prefix="reviews/")`. The other arguments, and
     what is raised, are those of `Job.wait`.
     """
-    from dropbatch.client.wait import each_over
-
-    shown, settle = _shown(progress=progress), _settling(retry, chosen)
-    for job, found in each_over(list(jobs), shown, timeout, settle=settle):
+    for job, found in _each_over(list(jobs), timeout, chosen, progress=progress, retry=retry):
         _end_of(job, found, check=check)
         yield job
 
 
-def _settling(times: int, chosen: Chosen) -> Any:
+def _each_over(
+    jobs: Sequence[Job], timeout: float | None, chosen: Chosen, *, progress: bool, retry: int
+) -> Iterator[tuple[Job, dict[str, Any] | Error]]:
     from dropbatch.client.again import Again, Wanted
-
-    return Again(times, Wanted(failed=True, **chosen)).settle if times else None
-
-
-def _shown(*, progress: bool) -> Any:
     from dropbatch.client.progress import shown_to_user
+    from dropbatch.client.wait import each_over
 
-    return shown_to_user() if progress else None
+    settle = Again(retry, Wanted(failed=True, **chosen)).settle if retry else None
+    return each_over(jobs, shown_to_user() if progress else None, timeout, settle=settle)
 
 
 def _end_of(job: Job, found: dict[str, Any] | Error, *, check: bool) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, NamedTuple
 
-from dropbatch.client.again import chosen_ids
+from dropbatch.client.again import chosen_ids, retry_ids
 from dropbatch.client.download import (
     MERGED_ERRORS,
     blocks_of_file,
@@ -31,7 +31,6 @@ from dropbatch.client.download import (
     merged_name,
     refuse_paths,
 )
-from dropbatch.client.find import retry_ids
 from dropbatch.client.job import Job
 from dropbatch.client.records import (
     DEFAULT_FORMAT,

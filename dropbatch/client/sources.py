@@ -83,9 +83,12 @@ def read_template(path: Path) -> str:
 def open_source(
     source: str | os.PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]] | object,
     template: object = None,
+    stack: Stack | None = None,
 ) -> Source:
-    """Open what a user submits: what it may be, `Client.submit` says."""
+    """Open what a user submits: what it may be, `Client.submit` says; with a stack also of S3."""
     named = template if isinstance(template, str) else ""
+    if stack and isinstance(source, str) and is_stored(source):
+        return _open_stored(stack, source, named)
     if isinstance(source, str) or hasattr(source, "__fspath__"):
         return _file(Path(source), named)
     if hasattr(source, "__arrow_c_stream__"):
@@ -370,7 +373,7 @@ def stored_name(url: str) -> str:
     return PurePosixPath(name).with_suffix(".csv").name if names_table(name) else name
 
 
-def open_stored(stack: Stack, url: str, template: str) -> Source:
+def _open_stored(stack: Stack, url: str, template: str) -> Source:
     """Open an object that is named `s3://bucket/key`."""
     bucket, head = find_object(stack, url)
     key = url.removeprefix(S3).partition("/")[2]

@@ -44,7 +44,6 @@ class Stack:
     bucket: str
     outputs: dict[str, str]
     client: Any
-    is_local: bool = False
     default_model: str | None = None
     source_bucket: str = ""
     source_prefix: str = ""
@@ -127,7 +126,7 @@ def find_stack(
     client.kms_key = parameters.get("KmsKeyArn", "")
     source = parameters.get("SourceBucketName", ""), parameters.get("SourcePrefix", "")
     return Stack(
-        name, outputs["BucketName"], outputs, client, local, parameters.get("DefaultModel"), *source
+        name, outputs["BucketName"], outputs, client, parameters.get("DefaultModel"), *source
     )
 
 

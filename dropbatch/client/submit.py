@@ -1,7 +1,6 @@
 """Submitting: a source is opened, checked by the rules of the stack, and sent, each by itself.
 
-So many sources can all be checked before the first is sent. `retry` sends a job's failed records
-again, from its retry file in the bucket.
+So many sources can all be checked before the first is sent.
 """
 
 from __future__ import annotations
@@ -9,18 +8,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain
 from os import PathLike
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from dropbatch.client import aws
 from dropbatch.client.check import Checked, check_beginning
-from dropbatch.client.find import retry_ids
 from dropbatch.client.job import Job
 from dropbatch.client.sources import (
     CHUNK_BYTES,
@@ -29,23 +26,14 @@ from dropbatch.client.sources import (
     is_stored,
     names_table,
     open_source,
-    open_stored,
     stream_of,
 )
 from dropbatch.client.stack import S3, Stack, common_prefix, find_object, pages_of
 from dropbatch.client.threads import at_once
-from dropbatch.client.upload import Uploaded, copy, upload, upload_key, uploaded_as, uploaded_of
+from dropbatch.client.upload import Uploaded, copy, upload, upload_key, uploaded_of
 from dropbatch.core import names
-from dropbatch.core.models import model_advice, unknown_model
 from dropbatch.core.options import metadata_of, option_name, options_keys, with_room
-from dropbatch.errors import (
-    NotFound,
-    NothingToRetry,
-    NotPermitted,
-    UnknownModel,
-    UploadRefused,
-    UsageError,
-)
+from dropbatch.errors import NotPermitted, UploadRefused, UsageError
 
 DIGEST = "source-digest"
 """Metadata of an upload: what tells its source's content from another."""
@@ -126,7 +114,7 @@ class Submission:
         path = names.upload_path(self.key)
         folder_options, is_known = None, True
         try:
-            found = map(read, options_keys(self.key, names.INBOX))
+            found = map(read, options_keys(self.key))
             folder_options = next((one for one in found if one is not None), None)
         except NotPermitted:
             is_known = False
@@ -169,7 +157,7 @@ class Submission:
     def open(self) -> Source:
         """The source, opened."""
         if self._opened is None:
-            self._opened = open_any(self.stack, self.source, self.template)
+            self._opened = open_source(self.source, self.template, self.stack)
         return self._opened
 
     def close(self) -> None:
@@ -219,7 +207,7 @@ def prepare(
     """Open a source; nothing is sent."""
     given = given_options(options)
     template = next((given[one] for one in given if option_name(one) == "template"), None)
-    opened = open_any(stack, source, template)
+    opened = open_source(source, template, stack)
     try:
         path = path_in_place(stack, str(source)) if opened.stored else None
         own = metadata_of({**opened.options, **given})
@@ -243,13 +231,6 @@ def prepare(
         if not hasattr(source, "read"):
             opened.stream.close()
         raise
-
-
-def open_any(stack: Stack, source: object, template: object) -> Source:
-    """Open a source, also an object that is named `s3://bucket/key`."""
-    if isinstance(source, str) and is_stored(source):
-        return open_stored(stack, source, template if isinstance(template, str) else "")
-    return open_source(source, template)
 
 
 def find_existing(
@@ -285,54 +266,6 @@ def _listed(stack: Stack, by_key: Mapping[str, Submission], since: datetime) -> 
                 yield wanted.key
         if page and page[-1]["Key"] > last:
             return
-
-
-def retry(job: Job, options: Mapping[str, object]) -> tuple[Job, list[str]]:
-    """Copy a job's retry file into `inbox/`; the new job, and what is odd."""
-    given = metadata_of(options)
-    if words := unknown_model(given.get("model", ""), given.get("task")):
-        raise UnknownModel(words)
-    job = job.resolved()
-    manifest = job.manifest()
-    files = [entry["name"] for entry in manifest["files"] if entry["kind"] == "retry"]
-    if not files:
-        failed = manifest["counts"]["failed"]
-        why = "none of its failed records can be tried again" if failed else "no record failed"
-        raise NothingToRetry(f"Job {job.id} has no retry file: {why}.")
-    stack, source = job.stack, job.folder + files[0]
-    key = names.INBOX + retry_path(job.path, PurePosixPath(files[0]).suffix)
-    advice = model_advice(given.get("model") or manifest["model"] or "")
-    notes = [one for one in (_another(job, key), advice) if one]
-    found = stack.ask("head_object", source)
-    if found is None:
-        raise NotFound(f"The retry file of job {job.id} was deleted.")
-    metadata = {"retry-of": job.id} | found["Metadata"] | given
-    place = {"Bucket": stack.bucket, "Key": source}
-    uploaded = copy(stack, place, found["ContentLength"], key, metadata)
-    return Job.of_upload(stack, uploaded), notes
-
-
-def _another(job: Job, key: str) -> str:
-    others = retry_ids(job)
-    with suppress(NotFound):
-        newest = uploaded_as(job.stack, key, {})
-        if newest.metadata.get("retry-of") == job.id:
-            others.append(newest.job_id(job.stack.bucket))
-    if not others:
-        return ""
-    return (
-        f"Job {job.id} is retried already, by job {others[-1]}. All its failed records are sent "
-        f"and billed again. A retry of job {others[-1]} sends what that one leaves over."
-    )
-
-
-def retry_path(path: str, suffix: str) -> str:
-    """The path of a retry: `.retry` and the retry file's suffix replace the upload's suffixes."""
-    folder, slash, name = path.rpartition("/")
-    stem = name.removesuffix(".gz").removesuffix(".zst")
-    stem = (stem.rpartition(".")[0] or stem).removesuffix(".retry")
-    room = names.MAX_PATH_BYTES - len(f"{folder}{slash}.retry{suffix}".encode())
-    return f"{folder}{slash}{stem.encode()[:room].decode(errors='ignore')}.retry{suffix}"
 
 
 def path_in_place(stack: Stack, url: str) -> str | None:

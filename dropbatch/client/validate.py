@@ -12,17 +12,23 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from dropbatch.client.check import Checked, Long, batches_of, plan_with, resolved_options
+from dropbatch.client.check import (
+    Checked,
+    Long,
+    batches_of,
+    blocks_of_stream,
+    plan_with,
+    resolved_options,
+    unpacked,
+)
 from dropbatch.client.sources import given_options, open_source
 from dropbatch.client.stack import Stack
-from dropbatch.client.submit import open_any
 from dropbatch.client.upload import upload_key
 from dropbatch.core import names
 from dropbatch.core.models import Model, model_advice, unknown_model
 from dropbatch.core.options import Options, encode_options, metadata_of, options_keys
 from dropbatch.core.plan import (
     Planned,
-    SplitPlan,
     StackLimits,
     check_model,
     check_path,
@@ -33,7 +39,6 @@ from dropbatch.core.prices import Tokens, cost_of, estimate_tokens, output_token
 from dropbatch.core.read import cut
 from dropbatch.core.read.cut import Cut
 from dropbatch.core.read.form import read_beginning
-from dropbatch.core.read.unpack import decompress
 from dropbatch.errors import UploadRefused, UsageError
 
 MAX_LISTED = 100
@@ -79,13 +84,12 @@ def validate(
     The stack has the default model, `_options.json`, and objects that are named `s3://bucket/key`.
     """
     given = given_options(options)
-    template = given.get("template")
-    opened = open_any(stack, source, template) if stack else open_source(source, template)
+    opened = open_source(source, given.get("template"), stack)
     with opened.stream as stream, tempfile.TemporaryFile() as copy:
         key = upload_key(name, opened.name)
         if not stream.seekable():
             shutil.copyfileobj(stream, copy)
-        found = map(stack.read, options_keys(key, names.INBOX)) if stack else ()
+        found = map(stack.read, options_keys(key)) if stack else ()
         nearest = next((one for one in found if one is not None), None)
         metadata = {**opened.metadata, **metadata_of({**opened.options, **given})}
         limits = StackLimits(default_model=(stack and stack.default_model) or "")
@@ -160,26 +164,6 @@ def _read(file: BinaryIO, planned: Planned, found: Found) -> None:
         _compare_references(found, seen, one.rows.references)
         found.long.add(one)
         found.records, since = one.end.record, 0
-
-
-def unpacked(file: BinaryIO, plan: SplitPlan) -> Iterator[bytes]:
-    """The unpacked bytes from the first record on, in the blocks in which the stack reads them."""
-    skip = plan.start
-    if plan.packing == "plain":
-        file.seek(skip)
-        yield from blocks_of_stream(file)
-        return
-    file.seek(0)
-    for block in decompress(plan.packing, blocks_of_stream(file)):
-        if skip < len(block):
-            yield block[skip:]
-        skip = max(skip - len(block), 0)
-
-
-def blocks_of_stream(file: BinaryIO) -> Iterator[bytes]:
-    """The bytes of an open file."""
-    while block := file.read(cut.RANGE_BYTES):
-        yield block
 
 
 def _add(found: Found, cut: Cut, model: Model, answer_tokens: int | None) -> None:

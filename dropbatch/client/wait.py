@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeVar
 
+from dropbatch.client.find import find_job, may_come
 from dropbatch.client.job import Job, no_job
 from dropbatch.client.progress import Progress
-from dropbatch.client.stack import common_prefix, pages_of
+from dropbatch.client.stack import Stack, common_prefix, pages_of
 from dropbatch.client.threads import at_once
 from dropbatch.core.names import FINAL_JOB_STATES, JobState
 from dropbatch.errors import ConnectionLost, Error, Interrupted, NotFound, TimedOut
@@ -44,6 +45,20 @@ _ALMOST_OVER = FINAL_JOB_STATES | {"finalizing"}
 def end_of(timeout: float | None) -> float:
     """When a time limit that begins now is over, by this module's clock; infinite without one."""
     return math.inf if timeout is None else time.monotonic() + timeout
+
+
+def wait_for_job(stack: Stack, name: str, timeout: float | None = None) -> Job:
+    """Find the job that a name means; wait a minute for one whose id is that young."""
+    ends = end_of(timeout)
+    while True:
+        try:
+            return find_job(stack, name)
+        except NotFound:
+            if not may_come(name):
+                raise
+            if ends <= end_of(0):  # Now.
+                raise TimedOut(f"{name} has no job yet.") from None
+        time.sleep(MIN_READ_SECONDS)
 
 
 def each_over(

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -26,7 +25,7 @@ from dropbatch.core.formats.base import BOM, UNDECODABLE, Json, Task, members_of
 from dropbatch.core.formats.detect import GEMINI_GONE
 from dropbatch.core.formats.openai import BATCH_ENDPOINTS
 from dropbatch.core.formats.table import FORMATS
-from dropbatch.core.names import upload_path
+from dropbatch.core.names import INBOX, upload_path
 from dropbatch.core.prices import MAX_NAMED_TOKENS
 
 OPTIONS_FILE = "_options.json"
@@ -324,15 +323,13 @@ def _json_of(header: str, written: str) -> bytes:
     return text.encode() if is_json else msgspec.json.encode(text)
 
 
-def metadata_of(
-    options: Mapping[str, object], more: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, str]:
+def metadata_of(options: Mapping[str, object]) -> dict[str, str]:
     """The metadata of an upload with these options: what `metadata_options` reads back.
 
     Text stays as it is, anything else is JSON; what a header cannot hold becomes an encoded word
     (RFC 2047), as of S3's own tools. Or `UsageError`.
     """
-    metadata = dict(more)
+    metadata = dict[str, str]()
     for written, value in options.items():
         text = _header(_metadata_text(written, value))
         if metadata.setdefault(option_name(written).replace("_", "-"), text) != text:
@@ -373,13 +370,11 @@ def _header(text: str) -> str:
     return f"=?utf-8?b?{base64.b64encode(text.encode()).decode()}?="
 
 
-def options_keys(upload_key: str, inbox: str) -> list[str]:
+def options_keys(upload_key: str) -> list[str]:
     """Keys where an upload's `_options.json` may be, nearest first; only one is used."""
-    folders = upload_key.removeprefix(inbox).split("/")[:-1]
-    return [
-        f"{inbox}{'/'.join([*folders[:depth], OPTIONS_FILE])}"
-        for depth in range(len(folders), -1, -1)
-    ]
+    folders = upload_path(upload_key).split("/")[:-1]
+    depths = range(len(folders), -1, -1)
+    return [f"{INBOX}{'/'.join([*folders[:depth], OPTIONS_FILE])}" for depth in depths]
 
 
 def resolve(layers: Sequence[Mapping[str, Any]]) -> Options:

@@ -123,8 +123,7 @@ def _upload_of(services: Services, job_id: str) -> tuple[str, str | None] | None
 
 
 def _nearest_file(services: Services, upload_key: str) -> dict[str, Any]:
-    found = options_keys(f"{names.INBOX}{names.upload_path(upload_key)}", names.INBOX)
-    wanted = [key for key in found if len(key.encode()) <= names.MAX_KEY_BYTES]
+    wanted = [key for key in options_keys(upload_key) if len(key.encode()) <= names.MAX_KEY_BYTES]
     heads = in_order(services.store.head, wanted, MAX_HEADS)
     for key, stored in zip(wanted, heads, strict=True):
         if stored is None:

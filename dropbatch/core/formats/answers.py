@@ -89,23 +89,15 @@ def read_answer(result: Json) -> Answer:
         return _of_choice(members, tokens)
     if begins(members.get("output", NULL), b"["):
         return _of_responses(members, tokens)
+    calls = tool_calls_of(members.get("tool_calls", NULL))
+    finish = finish_of(members.get("finish_reason", NULL))
     for name in TEXT_MEMBERS:
         raw = members.get(name, NULL)
         if bytes(raw) == b"null" or (name == "response" and vectors_of(members)):
             continue
-        calls = tool_calls_of(members.get("tool_calls", NULL))
-        finish = finish_of(members.get("finish_reason", NULL))
         return Answer(text_value(raw), calls, finish, tokens, members)
-    calls = tool_calls_of(members.get("tool_calls", NULL))
     is_known = "response" in members and not vectors_of(members)
-    return Answer(
-        None,
-        calls,
-        finish_of(members.get("finish_reason", NULL)),
-        tokens,
-        members,
-        is_known=is_known,
-    )
+    return Answer(None, calls, finish, tokens, members, is_known)
 
 
 _FENCED = re.compile(r"```[\w-]*[ \t]*\n(.*?)(?:\n?[ \t]*```|\Z)", re.DOTALL)

@@ -48,7 +48,16 @@ class Endpoint(StrEnum):
 def convert_body(body: Members, endpoint: Endpoint, target: Target, path: str) -> Request:
     """A request body as Workers AI takes it; or `BadRecordError`: it does not fit the model."""
     request, origins = renamed(body, target, path)
-    _CONVERTERS[endpoint](request, origins, endpoint, target, path)
+    if endpoint is not Endpoint.OTHER:
+        task, convert = _CONVERTERS[endpoint]
+        # Also for models that judge messages.
+        is_chat = task is Task.GENERATION and target.shape is Shape.MESSAGES
+        if target.task not in {task, Task.UNKNOWN} and not is_chat:
+            words = (
+                f"It is written for {endpoint}, but {target.model} is a model for {target.task}."
+            )
+            raise BadRecordError(path, words)
+        convert(request, origins, target, path)
     check_limits(request, origins, target, path)
     return request
 
@@ -59,12 +68,10 @@ def convert_body(body: Members, endpoint: Endpoint, target: Target, path: str) -
 def _chat(
     request: Request,
     origins: Origins,
-    endpoint: Endpoint,
     target: Target,
     path: str,
     places: list[int] | None = None,
 ) -> None:
-    _require_task(endpoint, Task.GENERATION, target, path)
     audio, modalities = request.pop("audio", NULL), request.pop("modalities", NULL)
     if audio != NULL or b'"audio"' in bytes(modalities):
         raise BadRecordError(
@@ -102,10 +109,7 @@ def _chat_options(request: Request, origins: Origins, target: Target, path: str)
 _TOOL_CONFIG = {"tools": "tools", "toolChoice": "tool_choice"}
 
 
-def _completions(
-    request: Request, origins: Origins, endpoint: Endpoint, target: Target, path: str
-) -> None:
-    _require_task(endpoint, Task.GENERATION, target, path)
+def _completions(request: Request, origins: Origins, target: Target, path: str) -> None:
     if "text" in request and "prompt" not in request:
         request["prompt"] = request.pop("text")  # Bedrock's `inputText`
     prompt = request.get("prompt", NULL)
@@ -124,10 +128,7 @@ def _completions(
     _chat_options(request, origins, target, path)
 
 
-def _embeddings(
-    request: Request, _: Origins, endpoint: Endpoint, target: Target, path: str
-) -> None:
-    _require_task(endpoint, Task.EMBEDDINGS, target, path)
+def _embeddings(request: Request, _: Origins, target: Target, path: str) -> None:
     name = "text" if "text" in request else "input"
     texts = request.pop(name, NULL)
     if begins(texts, b"["):
@@ -144,10 +145,7 @@ def _embeddings(
             request["truncate_inputs"] = made(True)  # noqa: FBT003
 
 
-def _responses(
-    request: Request, origins: Origins, endpoint: Endpoint, target: Target, path: str
-) -> None:
-    _require_task(endpoint, Task.GENERATION, target, path)
+def _responses(request: Request, origins: Origins, target: Target, path: str) -> None:
     if "input" not in request:
         raise BadRecordError(f"{path}.input", "It is missing.")
     reasoning = object_of(request.get("reasoning", NULL))
@@ -155,7 +153,7 @@ def _responses(
         request["reasoning"] = made({name: one for name, one in reasoning.items() if one != NULL})
     if target.shape not in {Shape.INPUT, Shape.UNKNOWN}:
         places = to_chat(request, origins, target, path)
-        _chat(request, origins, endpoint, target, path, places)
+        _chat(request, origins, target, path, places)
 
 
 def convert_defaults(target: Target) -> Request:
@@ -182,28 +180,13 @@ def convert_members(members: Mapping[str, msgspec.Raw], target: Target, path: st
 _INPUTS = frozenset({"messages", "system", "prompt", "input"})
 
 
-def _as_written(
-    request: Request, _: Origins, endpoint: Endpoint, target: Target, path: str
-) -> None:
-    pass
-
-
-_CONVERTERS: dict[Endpoint, Callable[[Request, Origins, Endpoint, Target, str], None]] = {
-    Endpoint.CHAT: _chat,
-    Endpoint.COMPLETIONS: _completions,
-    Endpoint.EMBEDDINGS: _embeddings,
-    Endpoint.RESPONSES: _responses,
-    Endpoint.OTHER: _as_written,
+_CONVERTERS: dict[Endpoint, tuple[Task, Callable[[Request, Origins, Target, str], None]]] = {
+    Endpoint.CHAT: (Task.GENERATION, _chat),
+    Endpoint.COMPLETIONS: (Task.GENERATION, _completions),
+    Endpoint.EMBEDDINGS: (Task.EMBEDDINGS, _embeddings),
+    Endpoint.RESPONSES: (Task.GENERATION, _responses),
 }
-
-
-def _require_task(endpoint: Endpoint, task: Task, target: Target, path: str) -> None:
-    # Also for models that judge messages.
-    is_chat = task is Task.GENERATION and target.shape is Shape.MESSAGES
-    if target.task not in {task, Task.UNKNOWN} and not is_chat:
-        raise BadRecordError(
-            path, f"It is written for {endpoint}, but {target.model} is a model for {target.task}."
-        )
+"""By endpoint, the task of its models, and what makes a request of Workers AI of its body."""
 
 
 # ── shapes of a model's input ─────────────────────────────────────────────────────────────────────

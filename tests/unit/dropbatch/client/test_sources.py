@@ -20,8 +20,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from dropbatch.client.again import retry_path
 from dropbatch.client.sources import CHUNK_BYTES, open_source
-from dropbatch.client.submit import retry_path
 from dropbatch.client.validate import validate
 from dropbatch.errors import Error, UsageError
 

@@ -94,12 +94,12 @@ def test_wrong_value_is_refused_with_its_member(member, value):
 
 
 def test_nearest_file_is_looked_for_first():
-    assert options_keys("inbox/a/b/c.csv", "inbox/") == [
+    assert options_keys("inbox/a/b/c.csv") == [
         "inbox/a/b/_options.json",
         "inbox/a/_options.json",
         "inbox/_options.json",
     ]
-    assert options_keys("inbox/c.csv", "inbox/") == ["inbox/_options.json"]
+    assert options_keys("inbox/c.csv") == ["inbox/_options.json"]
 
 
 # ── metadata ──────────────────────────────────────────────────────────────────────────────────────
