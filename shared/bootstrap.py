@@ -135,7 +135,8 @@ def services() -> Services:
             # say.
             None if settings.transport == "worker" else CLOUDFLARE_CALLS,
         ),
-        Cadence(dynamodb, settings.table_name, _least_between_polls(settings)),
+        # Between two polls of a batch: half of the calls are for submits.
+        Cadence(dynamodb, settings.table_name, 120.0 / settings.api_calls_per_minute),
         EventBus(cache(lambda: client("events", QUICK_CALLS))),
         Wakes(dynamodb, settings.table_name),
         Known(dynamodb, settings.table_name),
@@ -169,11 +170,6 @@ def build_in_init() -> None:
     if "AWS_LAMBDA_RUNTIME_API" in os.environ:
         with suppress(ConfigurationError):
             services()
-
-
-def _least_between_polls(settings: Settings) -> float:
-    """Seconds between two polls of a batch: half of the calls are for submits."""
-    return 120.0 / settings.api_calls_per_minute
 
 
 def _secret_reader(

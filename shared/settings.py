@@ -60,22 +60,13 @@ ENVIRONMENT = frozenset(field.name.upper() for field in fields(Settings))
 """Names of the variables that the template sets, one for each setting."""
 
 
-def _text(value: str) -> str:
-    if not value:
-        raise ValueError("must not be empty")
-    return value
+def _matching(pattern: str, words: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(words)
+        return value
 
-
-def _account_id(value: str) -> str:
-    if not re.fullmatch(r"[0-9a-f]{32}", value):
-        raise ValueError("must be 32 lower-case hexadecimal digits")
-    return value
-
-
-def _model(value: str) -> str:
-    if value and not MODEL_ID.fullmatch(value):
-        raise ValueError("must be empty or a model id such as @cf/baai/bge-small-en-v1.5")
-    return value
+    return parse
 
 
 def _base_url(value: str) -> str:
@@ -123,12 +114,6 @@ def _optional(parse: Callable[[str], str]) -> Callable[[str], str]:
     return lambda value: parse(value) if value else ""
 
 
-def _gateway_id(value: str) -> str:
-    if not re.fullmatch("[A-Za-z0-9_-]{1,64}", value):
-        raise ValueError("must be the name of an AI Gateway")
-    return value
-
-
 def _queue_name(value: str) -> str:
     """A queue's name; a long one loses its middle, because its end keeps two stacks apart."""
     name = value.lower()
@@ -140,9 +125,13 @@ def _queue_name(value: str) -> str:
 
 
 _PARSERS: dict[str, Callable[[str], object]] = {  # Others are texts, empty only by default
-    "cloudflare_account_id": _account_id,
+    "cloudflare_account_id": _matching("[0-9a-f]{32}", "must be 32 lower-case hexadecimal digits"),
     "workers_ai_base_url": _base_url,
-    "default_model": _model,
+    "default_model": _optional(
+        _matching(
+            MODEL_ID.pattern, "must be empty or a model id such as @cf/baai/bge-small-en-v1.5"
+        )
+    ),
     "max_requests_per_batch": _whole(1, 100_000),
     "max_batch_bytes": _whole(1_000, API_BODY_LIMIT - 1),
     "api_calls_per_minute": _whole(1, MAX_WORKER_CALLS),
@@ -150,11 +139,15 @@ _PARSERS: dict[str, Callable[[str], object]] = {  # Others are texts, empty only
     "ambiguous_submit": _one_of("resubmit", "fail"),
     "cloudflare_api_token_secret_arn": str,
     "transport": _one_of("rest", "worker"),
-    "ai_gateway_id": _optional(_gateway_id),
+    "ai_gateway_id": _optional(
+        _matching("[A-Za-z0-9_-]{1,64}", "must be the name of an AI Gateway")
+    ),
     "worker_url": _optional(_base_url),
     "completion_events": _one_of("yes", "no"),
     "events_queue_name": _queue_name,
 }
+
+_TEXT = _matching("(?s).+", "must not be empty")
 
 _NEEDS = {
     "rest": ("cloudflare_api_token_secret_arn",),
@@ -171,10 +164,11 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         variable = field.name.upper()
         raw, is_needed = environment.get(variable), field.default is MISSING
         if raw is None:
-            problems += [f"{variable} is not set"] * is_needed
+            if is_needed:
+                problems.append(f"{variable} is not set")
             continue
         try:
-            values[field.name] = _PARSERS.get(field.name, _text if is_needed else str)(raw)
+            values[field.name] = _PARSERS.get(field.name, _TEXT if is_needed else str)(raw)
         except ValueError as error:
             problems.append(f"{variable} {error}")
     transport = str(values.get("transport", "rest"))

@@ -273,17 +273,15 @@ def read_decompressed(
     stored: Stored, packing: str, start: int, watch: Turn, thread: Executor | None = None
 ) -> Iterator[bytes]:
     """The unpacked bytes from an offset on; in an archive, all before is read and skipped."""
-    if packing == "plain":
-        for block in _watched(stored(start, thread), start, watch):
-            watch.check(skipping=False)
-            yield block
-        return
-    ahead = start
+    is_plain = packing == "plain"
+    begin, ahead = (start, 0) if is_plain else (0, start)
 
-    def check_piece() -> None:
+    def check() -> None:
         watch.check(skipping=ahead > 0)
 
-    for block in decompress(packing, _watched(stored(0, thread), 0, watch), check_piece):
+    for block in decompress(packing, _watched(stored(begin, thread), begin, watch), check):
+        if is_plain:
+            check()
         if ahead >= len(block):
             ahead -= len(block)
             continue

@@ -104,11 +104,7 @@ def submit_batch(
 
 
 def submit_known(
-    invocation: Invocation,
-    job: Job,
-    known: Batch,
-    due_at: float | None = None,
-    body: bytes = b"",
+    invocation: Invocation, job: Job, known: Batch, due_at: float | None, body: bytes = b""
 ) -> None:
     """The same for a batch as it was just read or written, with its body if that is at hand."""
     services, now = invocation.services, invocation.services.now()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -78,18 +77,13 @@ def event_in(message: Message) -> Event | None:
     if not isinstance(told, dict) or not isinstance(kind := told.get("type"), str):
         return None
     of, _, last = kind.rpartition(".")
-    request_id = _text(told, "payload", "requestId", "request_id")
+    payload = told.get("payload")
+    given = map(payload.get, ("requestId", "request_id")) if isinstance(payload, dict) else ()
+    texts = (one for one in given if isinstance(one, str) and len(one) <= MAX_ID_CHARACTERS)
+    request_id = next(texts, "")
     if last not in OVER or not of.endswith("batch") or not request_id:
         return None
     return Event(bare_id(request_id), _deliveries(message))
-
-
-def _text(told: dict[str, Any], member: str, *names: str) -> str:
-    """The first text of these names in a member; empty if there is none, or too long a one."""
-    inner = told.get(member)
-    given = (inner.get(name) for name in names) if isinstance(inner, dict) else ()
-    texts = (one for one in given if isinstance(one, str) and len(one) <= MAX_ID_CHARACTERS)
-    return next(texts, "")
 
 
 def _deliveries(message: Message) -> int:

@@ -34,6 +34,7 @@ NOT_ALLOWED = frozenset({401, 403, 404, 405, 429})  # The token may not, or noth
 MAX_PULLED_BYTES = 18_000_000  # Bytes of a pull's reply: its messages, of 128 KB each, in base64
 MAX_MESSAGES = 2 * BATCH_SIZE
 MAX_REASON = 200
+REFUSED_FOR, FAILED_FOR = 3_600.0, 60.0  # Seconds to the next try after a refusal, a failure
 
 
 class _Body(msgspec.Struct):
@@ -64,10 +65,11 @@ class QueuesRefusedError(Exception):
         return is_answered and self.status not in NOT_ALLOWED
 
     @property
-    def is_lasting(self) -> bool:
-        """Whether a try in a minute would be refused too."""
+    def again_in(self) -> float:
+        """Seconds to the next try: an hour if one in a minute would be refused too."""
         is_answered = 0 < self.status < HTTPStatus.INTERNAL_SERVER_ERROR
-        return is_answered and self.status != HTTPStatus.TOO_MANY_REQUESTS
+        is_lasting = is_answered and self.status != HTTPStatus.TOO_MANY_REQUESTS
+        return REFUSED_FOR if is_lasting else FAILED_FOR
 
 
 @dataclass(frozen=True, slots=True)

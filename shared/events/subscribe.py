@@ -26,7 +26,6 @@ SET_UP_SECONDS = 5.0  # That a submit waits for a set-up, its own or another's
 LOOK_EVERY = 0.5
 BUSY_FOR = 15.0  # Seconds after which a set-up that was begun is begun again
 UNCHANGED_FOR = 60.0  # Seconds for which a process does not look at a subscription again
-REFUSED_FOR, FAILED_FOR = 3_600.0, 60.0  # Seconds to the next set-up after a refusal, a failure
 TAKEN = "another subscription has the events of this model"
 OF_WORKER = "the queue is read by a Worker, which Dropbatch does not replace"
 
@@ -82,15 +81,13 @@ def _is_set_up(services: Services, events: Events, model: str, until: float) -> 
         queue_id = _look_after_queue(events, api, state, now)
     except QueuesRefusedError as refused:
         logger.warning("events not set up", reason=str(refused))
-        again_at = now + (REFUSED_FOR if refused.is_lasting else FAILED_FOR)
-        refusal = {"refusal": str(refused), "again_at": again_at, "busy_until": 0.0}
-        events.item.change(refusal)
+        refusal = {"refusal": str(refused), "again_at": now + refused.again_in}
+        events.item.change({**refusal, "busy_until": 0.0})
         return True
     try:
         known = ModelEvents(_subscription(api, events.name, model, queue_id))
     except QueuesRefusedError as refused:
-        again_at = now + (REFUSED_FOR if refused.is_lasting else FAILED_FOR)
-        known = ModelEvents(again_at=again_at, problem=str(refused))
+        known = ModelEvents(again_at=now + refused.again_in, problem=str(refused))
     logger.info("events of a model", model=model, problem=known.problem)
     events.item.note_model(model, known)
     return True
@@ -173,8 +170,7 @@ def remove_unused(services: Services) -> None:
         remove(events.api, events.name)
     except QueuesRefusedError as refused:
         logger.warning("queue of events not removed", reason=str(refused))
-        again_at = now + (REFUSED_FOR if refused.is_lasting else FAILED_FOR)
-        events.item.change({"refusal": str(refused), "again_at": again_at})
+        events.item.change({"refusal": str(refused), "again_at": now + refused.again_in})
     else:
         events.item.delete()
 

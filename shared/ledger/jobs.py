@@ -13,8 +13,6 @@ from shared.errors import LeaseLostError, UnreadableItemError
 from shared.ledger.due import LIFE_SECONDS, job_key
 from shared.models import DueKind, ErrorDetail, Job, JobControl, Status, Wait
 
-READ_TRIES = 4  # Tries to read jobs that a busy DynamoDB left out
-
 
 def still_leased(changed: Job | None, job_id: str) -> Job:
     """The job after a write under its lease; raises `LeaseLostError` if there was none."""
@@ -43,21 +41,12 @@ class Jobs(Table):
             names = {"#plan": "plan", "#model": "model"}
             asked: dict[str, Any] = {"Keys": keys, "ProjectionExpression": "pk, #plan.#model"}
             asked["ExpressionAttributeNames"] = names
-            for _ in range(READ_TRIES):
-                answer = call_dynamodb(
-                    self.client, "batch_get_item", RequestItems={self.table: asked}
-                )
-                for item in answer["Responses"].get(self.table, []):
-                    model = item.get("plan", {}).get("M", {}).get("model", {}).get("S")
-                    if model:
-                        models[item["pk"]["S"].removeprefix("JOB#")] = model
-                if not (unprocessed := answer.get("UnprocessedKeys", {}).get(self.table)):
-                    break
-                asked = unprocessed
-            else:
-                models |= dict.fromkeys(
-                    key["pk"]["S"].removeprefix("JOB#") for key in asked["Keys"]
-                )
+            answer = call_dynamodb(self.client, "batch_get_item", RequestItems={self.table: asked})
+            for item in answer["Responses"].get(self.table, []):
+                if model := item.get("plan", {}).get("M", {}).get("model", {}).get("S"):
+                    models[item["pk"]["S"].removeprefix("JOB#")] = model
+            unread = answer.get("UnprocessedKeys", {}).get(self.table, {}).get("Keys", [])
+            models |= dict.fromkeys(key["pk"]["S"].removeprefix("JOB#") for key in unread)
         return models
 
     def create_job(self, job: Job) -> Job | None:

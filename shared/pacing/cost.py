@@ -55,9 +55,10 @@ def measure(
     """A job's limit as its final batches leave it, and the first batches that are not final."""
     sums, unfinished = _final_and_unfinished(ledger, job)
     model = job.plan.known_model
-    amount = _billionths(cost_so_far(model, sums))
+    spent = cost_so_far(model, sums)
+    amount = to_billionths(spent.amount) if spent else 0
     # What was sent again may be paid again.
-    again = sum(_extra_submits(one) * one.records.estimate for one in unfinished)
+    again = sum(max(one.submits - 1, 0) * one.records.estimate for one in unfinished)
     if sums.answered:
         again = min(again * amount // sums.answered, again)
     left = max(limit.limit - amount - again, 0)
@@ -103,10 +104,6 @@ def _final_and_unfinished(ledger: Ledger, job: Job) -> tuple[JobTotals, list[Bat
     return sums, unfinished
 
 
-def _extra_submits(batch: Batch) -> int:
-    return max(batch.submits - 1, 0)
-
-
 def _ratio(model: Model, amount: int, sums: JobTotals, left: int) -> float:
     """What later batches cost at most of their estimates, as far as answers tell; 1 before any.
 
@@ -137,7 +134,3 @@ def priced(model: Model, usage: Usage) -> Usage:
     lacks_output = usage.completion_tokens is None and bool(model.output_price)
     is_whole = usage.is_reported and not lacks_output
     return usage if is_whole or not has_price(model) else Usage()
-
-
-def _billionths(cost: Cost | None) -> int:
-    return to_billionths(cost.amount) if cost else 0

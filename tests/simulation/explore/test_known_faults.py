@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from functions.poll import collect, doubts, poll
+from functions.poll import collect, doubts, files, poll
 from local.workers_ai import Behaviour, Fault
-from shared import job_control, job_status
+from shared import job_control
+from shared.job_status import counted
 from shared.ledger.due import DueEntry, DueItems
 from tests.simulation.worlds import answer_laws
 from tests.simulation.worlds.judges import Ending, Laws, Promises
@@ -168,7 +169,8 @@ def test_accepted_batches_without_a_cost_are_detected(monkeypatch):
     acts = (Drop(0.0, "a.jsonl", 5), Command(60.0, "a.jsonl", "cancel now"))
     plan = Plan(1, latency=3_000.0, acts=acts)
     assert run(plan).violations == ()
-    monkeypatch.setattr(job_status, "unmetered", lambda *_: job_status.Unmetered(0, 0, 0))
+    nothing = dict.fromkeys(("unmetered_size", "unmetered_records", "uncollected"), 0)
+    monkeypatch.setattr(files, "counted", lambda *given: replace(counted(*given), **nothing))
 
     assert laws_broken(run(plan).violations) == {answer_laws.COSTS, answer_laws.BILLED}
 
