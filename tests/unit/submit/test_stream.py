@@ -51,8 +51,10 @@ def upload_of(store):
     return Upload("bucket", "inbox/a", "v1", "etag", len(store.content))
 
 
-UNCHECKED = SimpleNamespace(check=lambda *, skipping: None)
-"""There is always time."""
+def read(store, packing, start, check=lambda *, skipping: None):
+    """Read from a place on; there is always time."""
+    read_on = partial(read_stored, store, upload_of(store))
+    return read_decompressed(read_on, packing, start, SimpleNamespace(check=check))
 
 
 @pytest.mark.parametrize("packing", PACK)
@@ -63,46 +65,25 @@ UNCHECKED = SimpleNamespace(check=lambda *, skipping: None)
     )
 )
 def test_reading_resumes_at_any_offset(packing, start):
-    store = Stored(PACK[packing](TEXT))
-    assert (
-        b"".join(
-            read_decompressed(
-                partial(read_stored, store, upload_of(store)), packing, start, UNCHECKED
-            )
-        )
-        == TEXT[start:]
-    )
+    assert b"".join(read(Stored(PACK[packing](TEXT)), packing, start)) == TEXT[start:]
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd"])
 def test_time_is_checked_while_unpacking(packing):
-    content = (
-        PACK[packing](TEXT[:1_000])
-        + 50 * PACK[packing](b"")
-        + PACK[packing](TEXT[1_000:])
-        + 9 * PACK[packing](TEXT)
-    )
-    store, checks = Stored(content), []
+    pieces, checks = [TEXT[:1_000], *[b""] * 50, TEXT[1_000:], *[TEXT] * 9], []
+    store = Stored(b"".join(map(PACK[packing], pieces)))
 
-    watch = SimpleNamespace(check=lambda *, skipping: checks.append(skipping))
-    list(read_decompressed(partial(read_stored, store, upload_of(store)), packing, 1_500, watch))
+    list(read(store, packing, 1_500, lambda *, skipping: checks.append(skipping)))
 
     assert checks.count(True) > 50
     assert False in checks
 
 
-def test_of_plain_upload_nothing_before_place_is_read():
+def test_no_range_is_before_its_place_beyond_upload_or_read_twice():
     store = Stored(TEXT)
-    list(
-        read_decompressed(partial(read_stored, store, upload_of(store)), "plain", 5_000, UNCHECKED)
-    )
+    list(read(store, "plain", 5_000))
     assert min(start for start, _ in store.asked) == 5_000
-
-
-def test_no_range_goes_beyond_upload_or_is_read_twice():
-    store = Stored(TEXT)
-    list(read_decompressed(partial(read_stored, store, upload_of(store)), "plain", 0, UNCHECKED))
-    assert sum(length for _, length in store.asked) == len(TEXT)
+    assert sum(length for _, length in store.asked) == len(TEXT) - 5_000
     assert max(length for _, length in store.asked) == RANGE
 
 

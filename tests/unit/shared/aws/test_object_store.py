@@ -15,6 +15,7 @@ from shared.errors import ObjectNotFoundError, StorageError, WriteConflictError
 from tests.support.aws.stubs import stubbed
 
 KEY = "results/a/output.jsonl"
+PLACE = {"Bucket": "bucket", "Key": KEY}
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_what_is_there_already_is_not_written(store, s3, code):
 
 def test_upload_whose_completion_collided_is_aborted(store, s3):
     refuse(s3, "complete_multipart_upload", "ConditionalRequestConflict")
-    s3.add_response("abort_multipart_upload", {}, {"Bucket": "bucket", "Key": KEY, "UploadId": "u"})
+    s3.add_response("abort_multipart_upload", {}, PLACE | {"UploadId": "u"})
 
     with pytest.raises(WriteConflictError):
         store.complete_multipart_upload(KEY, "u", [])
@@ -78,45 +79,29 @@ def test_refused_write_is_not_existing_object(store, s3):
 
 
 def test_object_is_replaced_only_as_read(store, s3):
-    expected = {
-        "Bucket": "bucket",
-        "Key": KEY,
-        "Body": b"new",
-        "IfMatch": '"etag"',
-        "Metadata": {"end": "7"},
-    }
-    s3.add_response("put_object", {}, {**expected, "ServerSideEncryption": "AES256"})
+    given = {"Body": b"new", "IfMatch": '"etag"', "Metadata": {"end": "7"}}
+    s3.add_response("put_object", {}, PLACE | given | {"ServerSideEncryption": "AES256"})
 
     store.replace(KEY, b"new", "etag", {"end": "7"})
 
+    refuse(s3, "put_object", "PreconditionFailed")
+    with pytest.raises(ObjectNotFoundError):
+        store.replace(KEY, b"new", "etag", {})
+
 
 def test_stacks_own_key_is_named_with_every_write(s3):
-    """An alias of S3's own key would be taken otherwise.
-
-    A write that names a kind of encryption names its key.
-    """
-    place = {"Bucket": "bucket", "Key": KEY}
-    named = {
-        "ServerSideEncryption": "aws:kms",
-        "SSEKMSKeyId": "arn:aws:kms:eu-west-1:111122223333:key/1a2b",
-    }
-    s3.add_response("put_object", {}, {**place, "Body": b"x", "IfNoneMatch": "*", **named})
-    s3.add_response("put_object", {}, {**place, "Body": b"x", **named})
-    s3.add_response(
-        "create_multipart_upload", {"UploadId": "u"}, {**place, "ContentType": "text/csv", **named}
-    )
-    store = ObjectStore(s3.client, "other", kms_key=named["SSEKMSKeyId"]).in_bucket("bucket")
+    """A write that names a kind of encryption and no key would take an alias of S3's own."""
+    key = "arn:aws:kms:eu-west-1:111122223333:key/1a2b"
+    named = PLACE | {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key}
+    s3.add_response("put_object", {}, {"Body": b"x", "IfNoneMatch": "*", **named})
+    s3.add_response("put_object", {}, {"Body": b"x", **named})
+    begun = {"ContentType": "text/csv", **named}
+    s3.add_response("create_multipart_upload", {"UploadId": "u"}, begun)
+    store = ObjectStore(s3.client, "other", kms_key=key).in_bucket("bucket")
 
     store.put_if_absent(KEY, b"x")
     store.put(KEY, b"x")
     store.create_multipart_upload(KEY, {}, "text/csv")
-
-
-def test_object_that_another_replaced_is_not_found(store, s3):
-    refuse(s3, "put_object", "PreconditionFailed")
-
-    with pytest.raises(ObjectNotFoundError):
-        store.replace(KEY, b"new", "etag", {})
 
 
 @pytest.mark.parametrize(
@@ -127,11 +112,10 @@ def test_object_that_another_replaced_is_not_found(store, s3):
         ((0, 3), {"Range": "bytes=0-2"}),
         ((5, 3), {"Range": "bytes=5-7"}),
     ],
-    ids=["all", "from a place on", "the beginning", "a section"],
 )
 def test_of_object_only_what_is_wanted_is_read(store, s3, section, asked):
     answer = {"Body": StreamingBody(io.BytesIO(b"content"), 7)}
-    s3.add_response("get_object", answer, {"Bucket": "bucket", "Key": KEY, **asked})
+    s3.add_response("get_object", answer, PLACE | asked)
 
     assert store.get(KEY, *section) == b"content"
 
@@ -142,9 +126,7 @@ def test_empty_range_reads_nothing(store):
 
 def test_section_is_read_in_blocks(store, s3, monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        store, "get", lambda key, start, length: asked.append((start, length)) or b""
-    )
+    monkeypatch.setattr(store, "get", lambda _, *section: asked.append(section) or b"")
 
     list(store.blocks(KEY, 5, BLOCK_BYTES + 1))
 
@@ -153,11 +135,8 @@ def test_section_is_read_in_blocks(store, s3, monkeypatch):
 
 def test_copy_is_made_by_client_that_waits_longer(s3):
     store = ObjectStore(object(), "bucket", copying=lambda: s3.client)
-    s3.add_response(
-        "upload_part_copy",
-        {},
-        dict.fromkeys(("Bucket", "Key", "UploadId", "PartNumber", "CopySource"), ANY),
-    )
+    asked = dict.fromkeys(("Bucket", "Key", "UploadId", "PartNumber", "CopySource"), ANY)
+    s3.add_response("upload_part_copy", {}, asked)
 
     store.upload_part_copy(KEY, "upload", 1, "staging/a")
 
@@ -175,8 +154,6 @@ def test_to_spool_what_is_not_there_fails(store, s3):
     ("version", "asked"), [("v1", {"VersionId": "v1"}), ("null", {}), ("", {})]
 )
 def test_version_is_requested_if_bucket_has_versions(store, s3, version, asked):
-    s3.add_client_error(
-        "head_object", "404", expected_params={"Bucket": "bucket", "Key": KEY, **asked}
-    )
+    s3.add_client_error("head_object", "404", expected_params=PLACE | asked)
 
     assert store.head(KEY, version) is None

@@ -21,12 +21,9 @@ from shared.pacing.breaker import (
 )
 from tests.support.doubles.control_items import MIDNIGHT, MODEL, NOW, GivenBudget, pause_of, wait_of
 
-TOKEN, QUOTA, OUTAGE, WAITS = (
-    PauseReason.TOKEN_REFUSED,
-    PauseReason.QUOTA_SPENT,
-    PauseReason.OUTAGE,
-    PauseReason.MODEL_WAITS,
-)
+TOKEN, QUOTA = PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT
+OUTAGE, WAITS = PauseReason.OUTAGE, PauseReason.MODEL_WAITS
+ENDED = [None, pause_of(QUOTA, until=NOW), pause_of(QUOTA, until=NOW - 1)]
 PROBE = Permit(pause_of())
 MODEL_PROBE = Permit(model_pause=wait_of(NOW))
 
@@ -42,31 +39,19 @@ def written(items):
     if not items.written:
         return None
     (arguments,) = items.written
-    return {
-        name: plain(value)
-        for name, value in arguments["Item"].items()
-        if name not in {"pk", "sk", "nonce"}
-    }
+    item = {name: plain(value) for name, value in arguments["Item"].items()}
+    return {name: item[name] for name in item.keys() - {"pk", "sk", "nonce"}}
 
 
 # ── pauses begin and go on ────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("reason", PauseReason)
-@pytest.mark.parametrize(
-    "old",
-    [None, pause_of(QUOTA, until=NOW), pause_of(QUOTA, until=NOW - 1)],
-    ids=["none", "ends now", "ended"],
-)
+@pytest.mark.parametrize("old", ENDED)
 def test_pause_begins_where_none_is_left(reason, old):
     items, step = GivenBudget(pause=old), RULES[reason].first_step
     items.pause(reason, NOW, "words", Permit())
     ends = {"until": MIDNIGHT} if reason in UNPAID else {}
-    assert written(items) == ends | {
-        "reason": reason,
-        "since": NOW,
-        "next_probe": NOW + step,
-        "step": step,
-        "code": "words",
-    }
+    times = {"since": NOW, "next_probe": NOW + step, "step": step}
+    assert written(items) == ends | times | {"reason": reason, "code": "words"}
 
 
 @pytest.mark.parametrize(
@@ -152,11 +137,7 @@ def test_pause_of_a_model_doubles_after_each_failed_probe(old, permit, step):
 
 
 # ── who may call meanwhile ────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize(
-    "pause",
-    [None, pause_of(QUOTA, until=NOW), pause_of(QUOTA, until=NOW - 1)],
-    ids=["none", "ends now", "ended"],
-)
+@pytest.mark.parametrize("pause", ENDED)
 def test_call_without_a_pause_is_no_probe(pause):
     items, controls = GivenBudget(), Controls(pause)
     assert items.pass_submit(controls, MODEL, NOW) == Permit()
@@ -244,9 +225,7 @@ def test_good_probe_lifts_what_it_probed(permit, lifted):
 
 
 def test_only_a_spent_quota_and_a_model_say_when_they_end():
-    shown = {
-        reason: Pause(reason, "nonce", NOW, NOW + 5, 5.0, NOW + 9).for_users().until
-        for reason in PauseReason
-    }
-    assert (shown.pop(QUOTA), shown.pop(WAITS)) == (NOW + 9, NOW + 5)
-    assert set(shown.values()) == {NEVER}
+    ends = {QUOTA: NOW + 9, WAITS: NOW + 5}
+    for reason in PauseReason:
+        pause = Pause(reason, "nonce", NOW, NOW + 5, 5.0, NOW + 9)
+        assert pause.for_users().until == ends.get(reason, NEVER)

@@ -55,12 +55,8 @@ def moved(budget):
 )
 def test_rate_has_bursts_and_interval(calls, burst, submits, polls, interval):
     budget = GivenBudget(calls)
-    assert (budget.burst, budget.submit_burst, budget.poll_burst, budget.interval) == (
-        burst,
-        submits,
-        polls,
-        interval,
-    )
+    bursts = budget.burst, budget.submit_burst, budget.poll_burst
+    assert (*bursts, budget.interval) == (burst, submits, polls, interval)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +110,9 @@ def test_next_token_is_that_of_first_kind_without(already, next_in):
 )
 def test_polls_wait_every_other_interval_if_no_share_is_left(calls_per_minute, interval, waits):
     budget = GivenBudget(calls_per_minute)
-    assert [
-        budget.polls_wait_for_first((interval * budget.interval + within) / 1_000)
-        for within in (1, budget.interval - 1)
-    ] == [waits, waits]
+    for within in (1, budget.interval - 1):
+        now = (interval * budget.interval + within) / 1_000
+        assert budget.polls_wait_for_first(now) is waits
 
 
 @pytest.mark.parametrize(
@@ -146,7 +141,6 @@ def test_token_moves_time_at_which_bucket_is_full(before, seconds):
         (taken(1, hold_until=NOW + 60), Wait(NOW + 5)),
         (None, Permit()),
     ],
-    ids=["a token is left", "none is left", "a rate limit came", "the item is gone"],
 )
 def test_submit_that_lost_race_looks_again(meanwhile, permit):
     assert GivenBudget(loses=1, meanwhile=meanwhile).permit_submit(MODEL, NOW) == permit
@@ -169,27 +163,22 @@ def test_free_polls_are_granted_as_wanted(wanted, already, granted):
 
 
 # ── holds ─────────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize(("until", "held"), [(NOW - 1, False), (NOW, False), (NOW + 1, True)])
+@pytest.mark.parametrize(("until", "held"), [(NOW, False), (NOW + 1, True)])
 def test_hold_ends_at_its_time_for_every_call(until, held):
     budget = GivenBudget(rate=module.Rate(0, until, NOW - 10))
     submit, (polls, poll) = budget.permit_submit(MODEL, NOW), budget.permit_polls(2, NOW)
     assert (submit, polls, poll) == ((submit, 0, submit) if held else (Permit(), 2, Permit()))
     if held:
-        assert (submit.until, submit.code, submit.since) == (
-            until + 5,
-            module.TOO_MANY_CALLS,
-            NOW - 10,
-        )
+        told = submit.until, submit.code, submit.since
+        assert told == (until + 5, module.TOO_MANY_CALLS, NOW - 10)
     assert budget.permit_check(NOW) is not held
     assert budget.can_submit(MODEL, NOW) is not held
-    assert budget.free_calls(NOW) == (
-        FreeCalls(next_token=until) if held else FreeCalls(100, 50, 90)
-    )
+    free = FreeCalls(next_token=until) if held else FreeCalls(100, 50, 90)
+    assert budget.free_calls(NOW) == free
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"),
-    [(None, 60), (0, 60), (0.5, 0.5), (17, 17), (899, 899), (900, 900), (901, 900), (86_400, 900)],
+    ("said", "seconds"), [(None, 60), (0, 60), (0.5, 0.5), (17, 17), (900, 900), (901, 900)]
 )
 def test_hold_lasts_at_most_15_minutes(said, seconds):
     budget = GivenBudget()
@@ -234,46 +223,34 @@ def test_paused_stack_lets_only_polls_through():
     assert budget.permit_polls(3, NOW) == (3, Permit())
 
 
-@pytest.mark.parametrize(
-    "held",
-    [
-        {"rate": taken(50)},
-        {"rate": taken(0, NOW + 1)},
-        {"held_since": NOW - 10},
-        {"full": (MODEL,)},
-    ],
-    ids=["an empty bucket", "a hold", "a paused stack", "a full model"],
-)
-def test_submit_that_may_not_call_claims_no_probe(held):
-    budget = GivenBudget(pause=pause_of(next_probe=NOW), wait=wait_of(NOW), **held)
-    assert isinstance(budget.permit_submit(MODEL, NOW), Wait)
-    assert budget.written == []
+DUE = {"pause": pause_of(next_probe=NOW), "wait": wait_of(NOW)}
 
 
 @pytest.mark.parametrize(
-    "waiting",
+    "given",
     [
+        DUE | {"rate": taken(50)},
+        DUE | {"rate": taken(0, NOW + 1)},
+        DUE | {"held_since": NOW - 10},
+        DUE | {"full": (MODEL,)},
         {"pause": pause_of(TOKEN)},
         {"wait": wait_of(NOW + 1)},
-        {"pause": pause_of(next_probe=NOW), "wait": wait_of(NOW + 1)},
+        DUE | {"wait": wait_of(NOW + 1)},
         {"pause": pause_of(QUOTA, until=NOW), "wait": wait_of(NOW + 1)},
     ],
-    ids=[
-        "a pause",
-        "the model's wait",
-        "the model's, at the probe of a pause",
-        "the model's, at the end of a pause",
-    ],
 )
-def test_submit_that_has_to_wait_takes_no_token(waiting):
-    budget = GivenBudget(**waiting)
+def test_submit_that_has_to_wait_takes_no_token_and_claims_no_probe(given):
+    budget = GivenBudget(**given)
     assert isinstance(budget.permit_submit(MODEL, NOW), Wait)
     assert budget.written == []
 
 
-def test_of_many_polls_one_is_probe():
+def test_of_many_polls_one_is_probe_and_none_takes_a_token_before_its_time():
     granted, permit = GivenBudget(pause=pause_of(TOKEN, next_probe=NOW)).permit_polls(3, NOW)
     assert (granted, permit.pause.next_probe) == (1, NOW + 90)
+    budget = GivenBudget(pause=pause_of(TOKEN))
+    granted, wait = budget.permit_polls(3, NOW)
+    assert (granted, wait.code, budget.written) == (0, TOKEN, [])
 
 
 @pytest.mark.parametrize(
@@ -288,9 +265,8 @@ def test_of_many_polls_one_is_probe():
 )
 def test_what_is_free_is_paused_until_pause_is_over(pause, is_paused):
     free = GivenBudget(pause=pause).free_calls(NOW)
-    assert (free.paused, free.first, free.submits, free.polls) == (
-        (True, 0, 0, 90) if is_paused else (False, 100, 50, 90)
-    )
+    found = free.paused, free.first, free.submits, free.polls
+    assert found == ((True, 0, 0, 90) if is_paused else (False, 100, 50, 90))
 
 
 @pytest.mark.parametrize("held_since", [0.0, NOW - 10])
@@ -417,10 +393,3 @@ def test_fullest_models_are_named_up_to_twenty():
     outstanding = {f"@cf/a/{number}": 2_000 + number for number in range(22)}
     full = GivenBudget().find_full(outstanding, sum(outstanding.values()))
     assert full == [f"@cf/a/{number}" for number in range(21, 1, -1)]
-
-
-def test_polls_that_have_to_wait_take_no_token():
-    budget = GivenBudget(pause=pause_of(TOKEN))
-    granted, wait = budget.permit_polls(3, NOW)
-    assert (granted, wait.code) == (0, TOKEN)
-    assert budget.written == []

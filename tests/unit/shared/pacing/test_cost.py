@@ -40,9 +40,8 @@ def after(batch, estimate):
 WAITING = after(replace(SENT, state=BatchState.READY, number="00000009"), EACH)
 
 
-MANY = JobTotals(
-    succeeded=10_000, usage=Usage(500_000, 500_000), estimated=1_000 * EACH, answered=1_000 * EACH
-)
+ESTIMATED = {"estimated": 1_000 * EACH, "answered": 1_000 * EACH}
+MANY = JobTotals(succeeded=10_000, usage=Usage(500_000, 500_000), **ESTIMATED)
 """A thousand such batches."""
 
 
@@ -157,15 +156,12 @@ def test_submits_of_a_divided_batch_are_counted():
     """The first was not collected, and the second failed as a whole."""
     divided = replace(SENT, state=BatchState.DIVIDED, **TWICE, cause="3030")
 
-    assert counted(JobTotals(), divided) == JobTotals(
-        unmetered_size=8_000, unmetered_records=20, uncollected=1, given_up=1
-    )
+    unmetered = {"unmetered_size": 8_000, "unmetered_records": 20}
+    assert counted(JobTotals(), divided) == JobTotals(**unmetered, uncollected=1, given_up=1)
 
 
-CHAT, EMBEDDINGS = (
-    find_model(name)
-    for name in ("@cf/meta/llama-3.3-70b-instruct-fp8-fast", "@cf/baai/bge-small-en-v1.5")
-)
+CHAT = find_model("@cf/meta/llama-3.3-70b-instruct-fp8-fast")
+EMBEDDINGS = find_model("@cf/baai/bge-small-en-v1.5")
 
 
 @pytest.mark.parametrize(
@@ -194,9 +190,8 @@ def test_what_is_sent_again_ends_no_job():
 
 
 def test_batch_that_was_accepted_and_divided_is_spent():
-    divided = replace(
-        SENT, state=BatchState.DIVIDED, **ONCE, cause="3030", isolating=LATE, pieces=2
-    )
+    ended = {"state": BatchState.DIVIDED, "cause": "3030", "isolating": LATE, "pieces": 2}
+    divided = replace(SENT, **ONCE, **ended)
 
     assert rooms(divided) < rooms()
 

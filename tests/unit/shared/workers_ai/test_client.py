@@ -40,11 +40,7 @@ from tests.support.doubles.api_client import (
 
 # ── what is sent, connections that fail, and answers too large for memory ─────────────────────────
 def test_submit_is_one_post_of_very_body():
-    api = Api(
-        httpx.Response(
-            200, json=enveloped({"status": "queued", "request_id": "id-1", "model": MODEL})
-        )
-    )
+    api = Api(httpx.Response(200, json=enveloped({"status": "queued", "request_id": "id-1"})))
     assert submit(api) == Accepted("id-1")
     (request,) = api.requests
     assert request.method == "POST"
@@ -126,9 +122,8 @@ def test_body_that_dribbles_ends_at_deadline(monkeypatch):
         given_out.append(1)
         return b" "
 
-    assert submit(Api(httpx.Response(200, stream=Stream([piece] * 1_000)))) == OutcomeUnknown(
-        "TimeoutError"
-    )
+    reply = submit(Api(httpx.Response(200, stream=Stream([piece] * 1_000))))
+    assert reply == OutcomeUnknown("TimeoutError")
     assert len(given_out) == 9  # of 60 seconds
 
 
@@ -164,11 +159,7 @@ def test_too_large_answer_is_failed_batch(monkeypatch, submitting):
     def pieces():
         for number in range(100):
             taken.append(number)
-            yield (
-                b" " * 300
-                if number
-                else b'{"result":{"responses":[{"id":0,"success":true,"result":"'
-            )
+            yield b" " * 300 if number else b'{"result":{"responses":[{"id":0,"result":"'
 
     api = Api(httpx.Response(200, stream=Stream(pieces())))
     reply = (submit if submitting else ask)(api)
@@ -213,13 +204,8 @@ def test_reply_of_other_api_is_read_up_to_a_size(size, status):
 def test_redirect_is_not_followed(status):
     api = Api(httpx.Response(status, headers={"location": "https://evil.example/"}))
     assert isinstance(submit(api), Rejected)
-    assert [request.url.host for request in api.requests] == ["api.cloudflare.com"]
-
-
-def test_redirect_of_tokens_check_is_not_followed():
-    api = Api(httpx.Response(302, headers={"location": "https://evil.example/"}))
     assert client(api).check_token() is TokenState.REFUSED
-    assert len(api.requests) == 1
+    assert [request.url.host for request in api.requests] == ["api.cloudflare.com"] * 2
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -229,29 +215,22 @@ def test_refused_token_is_reread_and_retried_once(status):
         httpx.Response(200, json=enveloped({"request_id": "id-1"})),
     )
     assert submit(api, Secret("old", "new")) == Accepted("id-1")
-    assert [request.headers["authorization"] for request in api.requests] == [
-        "Bearer old",
-        "Bearer new",
-    ]
-    assert [request.content for request in api.requests] == [BODY, BODY]
+    sent = [(request.headers["authorization"], request.content) for request in api.requests]
+    assert sent == [("Bearer old", BODY), ("Bearer new", BODY)]
 
 
 def test_second_refusal_is_not_retried():
     api = Api(httpx.Response(401, json=refusal(10000)))
-    assert submit(api, Secret("old", "new", "newer")) == Rejected(
-        401, 10000, "words", enveloped=True
-    )
+    reply = submit(api, Secret("old", "new", "newer"))
+    assert reply == Rejected(401, 10000, "words", enveloped=True)
     assert len(api.requests) == 2
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        *(
-            httpx.Response(status, json=refusal(10000))
-            for status in (400, 404, 408, 409, 413, 429, 500, 503)
-        ),
-        *(httpx.Response(status, content=b"<html>") for status in (200, 307, 404, 500, 502, 504)),
+        *(httpx.Response(status, json=refusal(10000)) for status in (400, 404, 429, 500, 503)),
+        *(httpx.Response(status, content=b"<html>") for status in (200, 307, 404, 500, 504)),
         httpx.Response(200, json=enveloped({})),
         *map(made, by_name(NOT_SENT | UNKNOWABLE)),
     ],
@@ -277,25 +256,26 @@ def test_secret_that_cannot_be_read_sends_nothing():
     assert api.requests == []
 
 
+def refused(status, code):
+    return httpx.Response(status, json=refusal(code))
+
+
 @pytest.mark.parametrize(
     ("answer", "state"),
     [
         (httpx.Response(200, json={"success": True, "result": []}), TokenState.GOOD),
-        *(
-            (httpx.Response(status, json=refusal(10000)), TokenState.REFUSED)
-            for status in (400, 401, 403)
-        ),
-        (httpx.Response(403, json=refusal(9109)), TokenState.REFUSED),
-        (httpx.Response(404, json=refusal(7003)), TokenState.REFUSED),
-        (httpx.Response(400, json=refusal(7000)), TokenState.REFUSED),
+        *((refused(status, 10000), TokenState.REFUSED) for status in (400, 401, 403)),
+        (refused(403, 9109), TokenState.REFUSED),
+        (refused(404, 7003), TokenState.REFUSED),
+        (refused(400, 7000), TokenState.REFUSED),
         (httpx.Response(403, json={"success": False, "errors": []}), TokenState.REFUSED),
         (httpx.Response(200, content=b"<html>welcome</html>"), TokenState.UNKNOWN),
         (httpx.Response(200, json={"message": "ok"}), TokenState.UNKNOWN),
         *((httpx.Response(status), TokenState.UNKNOWN) for status in (401, 403, 404, 429, 500)),
         (httpx.Response(403, content=b"<html>firewall</html>"), TokenState.UNKNOWN),
-        (httpx.Response(429, json=refusal(971)), TokenState.UNKNOWN),
-        (httpx.Response(500, json=refusal(10013)), TokenState.UNKNOWN),
-        (httpx.Response(502, json=refusal(7000)), TokenState.UNKNOWN),
+        (refused(429, 971), TokenState.UNKNOWN),
+        (refused(500, 10013), TokenState.UNKNOWN),
+        (refused(502, 7000), TokenState.UNKNOWN),
         (made(httpx.ConnectError), TokenState.UNKNOWN),
         (made(httpx.ReadTimeout), TokenState.UNKNOWN),
     ],
@@ -329,20 +309,17 @@ TRANSPORTS = {
     "gateway": rest(BASE, ACCOUNT, "my-gateway"),
     "worker": worker("https://dropbatch.example.workers.dev"),
 }
+AI = f"{BASE}/accounts/{ACCOUNT}/ai"
 RUN_URLS = {
-    "rest": f"{BASE}/accounts/{ACCOUNT}/ai/run/{MODEL}",
-    "gateway": f"{BASE}/accounts/{ACCOUNT}/ai/run/{MODEL}",
+    **dict.fromkeys(("rest", "gateway"), f"{AI}/run/{MODEL}"),
     "worker": f"https://dropbatch.example.workers.dev/run/{MODEL}",
 }
 ACCEPTED = {"status": "queued", "request_id": "id-1"}
 
 
 def client_of(name, api, *credentials):
-    return WorkersAI(
-        http_client(httpx.MockTransport(api)),
-        TRANSPORTS[name],
-        Secret(*credentials or [Credentials("secret")]),
-    )
+    secret = Secret(*credentials or [Credentials("secret")])
+    return WorkersAI(http_client(httpx.MockTransport(api)), TRANSPORTS[name], secret)
 
 
 def call(ai, *, poll=False):
@@ -386,8 +363,8 @@ def test_only_gateway_gets_gateways_token():
 @pytest.mark.parametrize(
     ("name", "url"),
     [
-        ("rest", f"{BASE}/accounts/{ACCOUNT}/ai/models/search?per_page=1"),
-        ("gateway", f"{BASE}/accounts/{ACCOUNT}/ai/models/search?per_page=1"),
+        ("rest", f"{AI}/models/search?per_page=1"),
+        ("gateway", f"{AI}/models/search?per_page=1"),
         ("worker", "https://dropbatch.example.workers.dev/check"),
     ],
 )
@@ -395,10 +372,7 @@ def test_only_gateway_gets_gateways_token():
     ("answer", "state"),
     [
         (httpx.Response(200, json={"success": True}), TokenState.GOOD),
-        (
-            httpx.Response(401, json={"success": False, "errors": [{"code": 10000}]}),
-            TokenState.REFUSED,
-        ),
+        (refused(401, 10000), TokenState.REFUSED),
         (httpx.Response(404, text="There is nothing here yet"), TokenState.UNKNOWN),
     ],
 )
@@ -418,13 +392,8 @@ def test_free_call_says_whether_secret_is_good(name, url, answer, state):
     ],
 )
 def test_error_in_gateways_own_form_is_read(status, code, message):
-    body = {
-        "success": False,
-        "result": [],
-        "messages": [],
-        "error": [{"code": code, "message": message}],
-    }
-    api = Api(httpx.Response(status, json=body))
+    error = {"error": [{"code": code, "message": message}]}
+    api = Api(httpx.Response(status, json={"success": False, "result": []} | error))
     assert call(client_of("gateway", api)) == Rejected(status, code, message, enveloped=True)
 
 
@@ -435,9 +404,8 @@ def test_changed_gateway_token_is_retried_once():
         return httpx.Response(200, json=ACCEPTED) if good else httpx.Response(401, json=refused)
 
     api = Api(answer)
-    assert call(
-        client_of("gateway", api, Credentials("a", "old"), Credentials("a", "new"))
-    ) == Accepted("id-1")
+    ai = client_of("gateway", api, Credentials("a", "old"), Credentials("a", "new"))
+    assert call(ai) == Accepted("id-1")
     assert len(api.requests) == 2
 
 

@@ -76,7 +76,7 @@ def test_wide_member_beside_items_takes_little(member):
 
 
 @pytest.mark.parametrize(("items", "is_answer"), [(10, True), (11, False)])
-@pytest.mark.parametrize("bytes_of_each", [1, 400_000], ids=["small", "large"])
+@pytest.mark.parametrize("bytes_of_each", [1, 400_000])
 def test_twice_the_items_sent_are_an_answer(items, is_answer, bytes_of_each):
     body = json.dumps(
         {"result": {"results": [{"index": 0, "result": "x" * bytes_of_each}] * items}}
@@ -85,9 +85,7 @@ def test_twice_the_items_sent_are_an_answer(items, is_answer, bytes_of_each):
     assert isinstance(parsed(mapped(body.encode())), Answer) == is_answer
 
 
-@pytest.mark.parametrize(
-    "unusual", [{"latency": 1}, {"id": [1]}], ids=["unknown member", "unexpected type"]
-)
+@pytest.mark.parametrize("unusual", [{"latency": 1}, {"id": [1]}])
 def test_large_reply_with_unusual_items_is_an_answer(unusual):
     items = [{"index": at, "result": "x" * 1_000_000} | unusual for at in range(5)]
 
@@ -95,9 +93,8 @@ def test_large_reply_with_unusual_items_is_an_answer(unusual):
 
     assert isinstance(reply, Answer)
     assert [item.index for item in reply.items] == [0, 1, 2, 3, 4, None]
-    assert [bytes(item.extra_members().get("latency", b"")) for item in reply.items[:5]] == [
-        b"1" if "latency" in unusual else b""
-    ] * 5
+    more = {bytes(item.extra_members().get("latency", b"")) for item in reply.items[:5]}
+    assert more == {b"1" if "latency" in unusual else b""}
 
 
 def test_large_reply_with_a_lone_surrogate_is_an_answer():
@@ -133,15 +130,17 @@ def test_status_beside_items_says_whether_more_come(beside, status, unfinished, 
     ("status", "reply"), [("running", Accepted("id-1")), ("completed", Answer)]
 )
 def test_submit_that_shows_some_items_and_an_id_is_accepted(status, reply):
-    found = parsed(
-        {"result": {**TWO, "status": status, "request_id": "id-1"}, "success": True},
-        submitting=True,
-    )
+    result = {**TWO, "status": status, "request_id": "id-1"}
+    found = parsed({"result": result, "success": True}, submitting=True)
 
     assert found == reply or isinstance(found, reply if isinstance(reply, type) else ())
 
 
 # ── tokens in replies, under every name ───────────────────────────────────────────────────────────
+CACHED, NONE, THOUGHT = {"cached_tokens": 2}, {"cached_tokens": 0}, {"reasoning_tokens": 7}
+OF_THOUGHTS = Usage(None, 9, reasoning_tokens=7)
+
+
 @pytest.mark.parametrize(
     ("told", "read"),
     [
@@ -149,31 +148,13 @@ def test_submit_that_shows_some_items_and_an_id_is_accepted(status, reply):
         ({"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}, Usage(3, 4, 7)),
         ({"prompt_tokens": 3, "input_tokens": 9, "output_tokens": 4}, Usage(3, 4)),
         ({"prompt_tokens": None, "input_tokens": 9}, Usage(9)),
-        (
-            {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}},
-            Usage(3, cached_tokens=2),
-        ),
-        (
-            {"input_tokens": 3, "input_tokens_details": {"cached_tokens": 0}},
-            Usage(3, cached_tokens=0),
-        ),
+        ({"prompt_tokens": 3, "prompt_tokens_details": CACHED}, Usage(3, cached_tokens=2)),
+        ({"input_tokens": 3, "input_tokens_details": CACHED}, Usage(3, cached_tokens=2)),
+        ({"prompt_tokens": 3, "prompt_tokens_details": NONE}, Usage(3, cached_tokens=0)),
         ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": -1}}, Usage(3)),
-        (
-            {
-                "input_tokens": 3,
-                "output_tokens": 9,
-                "output_tokens_details": {"reasoning_tokens": 7},
-            },
-            Usage(3, 9, reasoning_tokens=7),
-        ),
-        (
-            {"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 7}},
-            Usage(None, 9, reasoning_tokens=7),
-        ),
-        (
-            {"prompt_tokens": 3, "prompt_tokens_details": None, "input_tokens_details": None},
-            Usage(3),
-        ),
+        ({"output_tokens": 9, "output_tokens_details": THOUGHT}, OF_THOUGHTS),
+        ({"completion_tokens": 9, "completion_tokens_details": THOUGHT}, OF_THOUGHTS),
+        ({"prompt_tokens": 3, "prompt_tokens_details": None}, Usage(3)),
         ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, Usage()),
         ({"prompt_tokens": 5, "completion_tokens": 0, "total_tokens": 5}, Usage(5, 0, 5)),
         ({"prompt_tokens": 5, "total_tokens": 12}, Usage(5, 7, 12)),
@@ -196,28 +177,18 @@ written = st.lists(
 )
 
 
-def on_disk(content):
-    with tempfile.TemporaryFile() as file:
-        file.write(content)
-        file.flush()
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-@pytest.mark.parametrize("kept", [bytes, on_disk])
+@pytest.mark.parametrize("kept", [bytes, mapped])
 @given(text=written.map(b"".join))
 def test_text_equals_pythons_with_replacements(kept, text):
     content = b'["' + text + b'"]'
-    expected = [
-        json.loads(content)[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    ]
+    (read,) = json.loads(content)
+    expected = read.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
-    repaired = without_lone_surrogates(kept(content))
-
-    assert json.loads(repaired[:]) == expected
+    assert json.loads(without_lone_surrogates(kept(content))[:]) == [expected]
 
 
 def test_large_reply_takes_pieces_worth_of_memory():
-    content = on_disk(b'["' + b"a" * (32 << 20) + rb"\ud83d" + b'"]')
+    content = mapped(b'["' + b"a" * (32 << 20) + rb"\ud83d" + b'"]')
     tracemalloc.start()
     try:
         repaired = without_lone_surrogates(content)
