@@ -4,6 +4,7 @@ import csv
 import json
 
 import pytest
+from openai.types.responses import Response
 
 from dropbatch.core.formats.base import BatchFacts, Outcome
 from dropbatch.core.formats.table import Form, writer_of
@@ -61,26 +62,13 @@ def test_image_somewhere_else_is_bad(part):
 
 # ── the Responses API for chat models ─────────────────────────────────────────────────────────────
 def test_chat_answer_to_responses_request_is_response():
-    message = {
-        "role": "assistant",
-        "content": "low",
-        "reasoning_content": "hm",
-        "tool_calls": [CALL],
-    }
-    result = {
-        "choices": [{"message": message, "finish_reason": "length"}],
-        "usage": {"prompt_tokens": 2},
-    }
+    message = {"content": "low", "reasoning_content": "hm", "tool_calls": [CALL]}
+    result = {"choices": [{"message": message, "finish_reason": "length"}]}
     body = body_of(KIMI, {"input": "Hi"}, result, "/v1/responses")
-    response = pytest.importorskip("openai.types.responses").Response.model_validate(
-        body, strict=True
-    )
+    response = Response.model_validate(body, strict=True)
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
-    assert (response.output_text, response.output[2].call_id, response.status) == (
-        "low",
-        "call_1",
-        "incomplete",
-    )
+    assert (response.output_text, response.status) == ("low", "incomplete")
+    assert response.output[2].call_id == "call_1"
     assert response.incomplete_details.reason == "max_output_tokens"
 
 
@@ -90,21 +78,12 @@ def output_of(model_input, result):
 
 
 # ── what answers keep ─────────────────────────────────────────────────────────────────────────────
-CUT_OFF = {
-    "output": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}],
-    "incomplete_details": {"reason": "max_output_tokens"},
-    "usage": {
-        "input_tokens": 3,
-        "output_tokens": 9,
-        "output_tokens_details": {"reasoning_tokens": 9},
-    },
-}
+THOUGHT = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}
+CUT_OFF = {"output": [THOUGHT], "incomplete_details": {"reason": "max_output_tokens"}}
 
 
 def chat_that_ended(reason):
-    return {
-        "choices": [{"message": {"role": "assistant", "content": "Hi"}, "finish_reason": reason}]
-    }
+    return {"choices": [{"message": {"content": "Hi"}, "finish_reason": reason}]}
 
 
 @pytest.mark.parametrize(
@@ -133,45 +112,30 @@ def test_answer_that_was_cut_off_does_not_look_complete(result, finish):
         ("at noon\n", {"arguments": "at noon\n"}),
         ("[\n1\n]", {"arguments": "[\n1\n]"}),
     ],
-    ids=["indented", "broken string", "text", "array"],
 )
 @pytest.mark.parametrize("shape", ["own", "chat", "responses"])
 def test_arguments_of_any_text_are_object_on_one_line(arguments, expected, shape):
     """A model writes its arguments as text: indented, or not as JSON."""
     call = {"name": "tide", "arguments": arguments}
-    choice = {
-        "message": {
-            "content": None,
-            "tool_calls": [{"id": "c", "type": "function", "function": call}],
-        }
-    }
-    answers = {
+    message = {"content": None, "tool_calls": [{"id": "c", "type": "function", "function": call}]}
+    answer = {
         "own": {"response": None, "tool_calls": [call]},
-        "chat": {"choices": [choice]},
+        "chat": {"choices": [{"message": message}]},
         "responses": {"output": [{"type": "function_call", "call_id": "c", **call}]},
-    }
-    chat = {"messages": HELLO}
-    outcomes = {
-        "anthropic": {"custom_id": "a", "params": chat},
-        "bedrock": {"modelInput": {"anthropic_version": "b", **chat}},
-        "csv": {},
-    }
-    made = {}
-    for format_, record in outcomes.items():
-        line = writer_of(Form(format_, b"text"), target_of(LLAMA)).line(
-            BatchFacts("j", LLAMA),
-            Outcome(0, b'"a"', json.dumps(record).encode(), json.dumps(answers[shape]).encode()),
-        )
-        assert line.count(b"\n") == 1
-        made[format_] = line
-    converse = output_of(
-        {"messages": [{"role": "user", "content": [{"text": "x"}]}]}, answers[shape]
+    }[shape]
+    chat, converse = {"messages": HELLO}, [{"role": "user", "content": [{"text": "x"}]}]
+    anthropic = line_of(written(chat, "anthropic"), answer, "anthropic")
+    claude = output_of({"anthropic_version": "b", **chat}, answer)
+    nova = output_of({"messages": converse}, answer)
+    line = writer_of(Form("csv", b"text"), target_of(LLAMA)).line(
+        BatchFacts("j", LLAMA), Outcome(0, b'"a"', b"x", json.dumps(answer).encode())
     )
-    (row,) = csv.reader([made["csv"].decode()])
+    assert line.count(b"\n") == 1
+    (row,) = csv.reader([line.decode()])
     found = [
-        json.loads(made["anthropic"])["result"]["message"]["content"][-1]["input"],
-        json.loads(made["bedrock"])["modelOutput"]["content"][-1]["input"],
-        converse["output"]["message"]["content"][-1]["toolUse"]["input"],
+        anthropic["result"]["message"]["content"][-1]["input"],
+        claude["content"][-1]["input"],
+        nova["output"]["message"]["content"][-1]["toolUse"]["input"],
         json.loads(row[1])[0]["arguments"],
     ]
     assert found == [expected] * 4

@@ -8,13 +8,10 @@ from tests.support.vendors import vendors_read
 
 TEXT = {"response": "Hi", "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}
 CALL = {"response": None, "tool_calls": [{"id": "c", "name": "f", "arguments": {"x": 1}}]}
-THOUGHT = {
-    "choices": [
-        {"message": {"content": "Hi", "reasoning_content": "hm"}, "finish_reason": "length"}
-    ]
-}
+MESSAGE = {"content": "Hi", "reasoning_content": "hm"}
+THOUGHT = {"choices": [{"message": MESSAGE, "finish_reason": "length"}]}
 CUT_OFF = {"output": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}]}
-VECTORS = {"data": [[1, 2]]}
+DOCUMENT = {"role": "user", "content": [{"type": "document"}]}
 
 
 def result_of(result=None, record=None, **failure):
@@ -33,18 +30,13 @@ def result_of(result=None, record=None, **failure):
         ({"messages": [HELLO], "stream": True}, "a", "bad_record", "params.stream"),
         ({"messages": [HELLO], "model": KIMI}, "a", "mismatched_model", "params.model"),
         ({"messages": [HELLO], "top_k": 400}, "a", "bad_record", "params.top_k"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
-            "a",
-            "bad_record",
-            None,
-        ),
+        ({"messages": [DOCUMENT]}, "a", "bad_record", "params.messages[0].content[0]"),
     ],
 )
 def test_record_that_does_not_fit_is_bad(params, custom_id, code, member):
     one = convert(LLAMA, params, "anthropic", custom_id=custom_id)
     assert isinstance(one, RecordFault)
-    assert (one.code, member_of(one.message)) == (code, member or "params.messages[0].content[0]")
+    assert (one.code, member_of(one.message)) == (code, member)
 
 
 PLAIN = {"type": "text", "media_type": "text/plain", "data": "Low at 9."}
@@ -83,31 +75,15 @@ def test_what_never_ran_is_expired_or_canceled():
     assert result_of(code="cancelled")["result"] == {"type": "canceled"}
 
 
-RESULTS = {
-    "text": TEXT,
-    "call": CALL,
-    "thought": THOUGHT,
-    "cut off": CUT_OFF,
-    "vectors": VECTORS,
-    "string": "Hi",
-}
+RESULTS = [TEXT, CALL, THOUGHT, CUT_OFF, {"data": [[1, 2]]}, "Hi"]
 FAILURES = [
-    "bad_record",
-    "rejected",
-    "inference_failed",
-    "internal",
-    "expired",
-    "cancelled",
+    *("bad_record", "rejected", "inference_failed", "internal", "expired", "cancelled"),
     "invalid_json",
 ]
 
 
 @pytest.mark.slow
 def test_each_line_is_valid_for_anthropics_own_types():
-    lines = [
-        *map(result_of, RESULTS.values()),
-        *(result_of(code=code, message="why") for code in FAILURES),
-    ]
-    assert vendors_read("anthropic", lines) == {
-        "anthropic MessageBatchIndividualResponse": len(lines)
-    }
+    lines = [*map(result_of, RESULTS), *(result_of(code=code, message="why") for code in FAILURES)]
+    read = vendors_read("anthropic", lines)
+    assert read == {"anthropic MessageBatchIndividualResponse": len(lines)}

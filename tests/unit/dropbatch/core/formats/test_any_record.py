@@ -7,11 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dropbatch.core.errors import UploadRefused
 from dropbatch.core.formats.base import BatchFacts, Converted, Outcome
-from dropbatch.core.formats.table import Form, describer_of, reader_of, writer_of
+from dropbatch.core.formats.table import FORMATS, Form, describer_of, reader_of, writer_of
+from dropbatch.core.models import find_model
+from dropbatch.core.options import Options
+from dropbatch.core.plan import Checkpoint, StackLimits, first_plan, make_reader, plan_upload
+from dropbatch.core.read.cut import read_batches
+from dropbatch.core.read.form import Beginning
+from dropbatch.core.requests import alternatives, content
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
 from tests.support.converted import CHAT, GPT, KIMI, LLAMA, M3, SCOUT, target_of
+from tests.support.examples import examples
 
 # ── any records at all ────────────────────────────────────────────────────────────────────────────
 MODELS = [
@@ -34,28 +42,19 @@ words = [
     *("text", "image", "input_audio", "base64", M3),
 ]
 values = st.recursive(
-    st.one_of(
-        st.none(), st.booleans(), st.integers(-2, 2), st.floats(-2, 2), st.sampled_from(words)
-    ),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)
+    st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2) | st.sampled_from(words),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)
     ),
     max_leaves=12,
 )
 objects = st.dictionaries(st.sampled_from(NAMES), values, max_size=6)
+named, url = {"custom_id": st.just("a")}, {"url": st.sampled_from(words)}
 lines = {
-    "openai": st.one_of(
-        objects,
-        st.fixed_dictionaries(
-            {"custom_id": st.just("a"), "body": objects}, optional={"url": st.sampled_from(words)}
-        ),
-    ),
-    "anthropic": st.one_of(
-        objects, st.fixed_dictionaries({"custom_id": st.just("a"), "params": objects})
-    ),
-    "bedrock": st.one_of(
-        objects, st.fixed_dictionaries({"modelInput": objects}, optional={"recordId": values})
-    ),
+    "openai": objects | st.fixed_dictionaries(named | {"body": objects}, optional=url),
+    "anthropic": objects | st.fixed_dictionaries(named | {"params": objects}),
+    "bedrock": objects
+    | st.fixed_dictionaries({"modelInput": objects}, optional={"recordId": values}),
 }
 written = st.tuples(st.booleans(), st.sampled_from([(",", ":"), (", ", ": "), (",\r", ":\r ")]))
 
@@ -118,7 +117,112 @@ def test_no_effort_is_sent_that_schema_refuses(model):
             record = json.dumps({"custom_id": "a", "body": body}).encode()
             (one,) = reader_of(Form("openai"), target_of(model)).convert([record])
             if isinstance(one, Converted):
-                assert (
-                    problem(model, json.loads(one.request), "", Behaviour(unknown_members=unknown))
-                    is None
-                ), effort
+                request, behaviour = json.loads(one.request), Behaviour(unknown_members=unknown)
+                assert problem(model, request, "", behaviour) is None, effort
+
+
+# ── no record that its published schema refuses is sent: for every model, in every format ─────────
+READ_MODELS = [
+    model
+    for schema in content()["schemas"].values()
+    for model in schema["models"]
+    if find_model(model).schema in content()["schemas"]
+]
+"""Those whose schema is read."""
+ALL_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "utmost", "")
+terms = st.sampled_from(
+    ["", "a", "user", "system", "tool", "robot", "es", "cls", "text", *ALL_EFFORTS]
+)
+numbers = st.integers(-2, 130) | st.sampled_from([0.0005, 0.5, 1.5, 2.5, 5.5])
+plain = st.none() | st.booleans() | numbers | terms
+inside = st.sampled_from(["role", "content", "text", "type", "effort", "name"])
+contents = st.recursive(
+    plain,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(inside, inner, max_size=3),
+    max_leaves=6,
+)
+turns = st.fixed_dictionaries(
+    {"role": terms}, optional={"content": terms | contents, "tool_calls": contents}
+)
+inputs = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": terms | st.lists(terms, max_size=2) | st.just(["a"] * 101),
+        "prompt": terms | plain,
+        "messages": st.lists(turns, max_size=2)
+        | st.just([{"role": "user", "content": "a"}])
+        | plain,
+        "input": terms | st.just([]) | plain,
+        "contexts": st.lists(st.fixed_dictionaries({}, optional={"text": terms}), max_size=2),
+        "query": terms,
+        "audio": terms,
+        "target_lang": terms,
+        "reasoning_effort": st.sampled_from(ALL_EFFORTS) | st.none(),
+        "reasoning": st.fixed_dictionaries(
+            {}, optional={"effort": st.sampled_from(ALL_EFFORTS), "summary": terms}
+        ),
+    },
+)
+MEMBERS = sorted(
+    {name for schema in content()["schemas"] for one in alternatives(schema) for name in one.known}
+)
+bodies = st.tuples(inputs, st.dictionaries(st.sampled_from(MEMBERS), contents, max_size=2)).map(
+    lambda two: two[1] | two[0]
+)
+cells = st.sampled_from(["", " ", "a", '"a, b"', '""', "[]", "{", "5", "1.0"])
+RECORDS = {
+    "native": bodies,
+    "objects": bodies.map(lambda body: {"id": 1, **body}),
+    "openai": bodies.map(lambda body: {"custom_id": "a", "body": body}),
+    "anthropic": bodies.map(lambda body: {"custom_id": "a", "params": body}),
+    "bedrock": bodies.map(lambda body: {"recordId": "a", "modelInput": body}),
+}
+LINES = {
+    **{name: record.map(json.dumps) for name, record in RECORDS.items()},
+    "csv": st.tuples(*[cells] * 6).map(",".join),
+    "tsv": st.tuples(cells, cells).map("\t".join),
+    "text": st.sampled_from(["a", "b c", "{", '"', " \u00a0"]),
+}
+HEADERS = {"csv": "id,text,max_tokens,stop,target_lang,messages\n", "tsv": "id\ttext\n"}
+
+
+def sent(format_, model, lines):
+    """The requests that are sent of an upload."""
+    text = (HEADERS.get(format_, "") + "".join(f"{line}\n" for line in lines)).encode()
+    limits, options = StackLimits(), Options(model=model, format=format_)
+    first = first_plan(options, limits, by_default=False)
+    beginning = Beginning("plain", text, complete=True)
+    planned = plan_upload(first, options, "inbox/a", beginning, limits)
+    reader = make_reader(planned.plan, planned.options, planned.header)
+    place = Checkpoint(planned.plan.start, planned.plan.start_line)
+    for one in read_batches(planned.plan, place, 0, [text[place.offset :]], reader):
+        yield from json.loads(one.body)["requests"] if one.body else ()
+
+
+def test_every_format_and_schema_is_drawn():
+    assert LINES.keys() == FORMATS.keys()
+    assert {find_model(model).schema for model in READ_MODELS} == {
+        find_model(one).schema for one in READ_MODELS
+    } - {""}
+    assert len(READ_MODELS) >= 14
+
+
+@pytest.mark.parametrize("format_", LINES)
+@examples(20)
+@given(data=st.data(), model=st.sampled_from(READ_MODELS))
+def test_no_drawn_record_is_sent_and_refused(format_, data, model):
+    lines = data.draw(st.lists(LINES[format_], min_size=1, max_size=4))
+    try:
+        for request in sent(format_, model, lines):
+            assert problem(model, request, "", Behaviour()) is None, request
+    except UploadRefused:
+        pass  # none of it is sent
+
+
+@examples(60)
+@given(body=bodies, model=st.sampled_from(READ_MODELS))
+def test_native_record_is_sent_if_schema_takes_it(body, model):
+    if (efforts := find_model(model).efforts) and not efforts.contents:
+        body.pop("reasoning_effort", None)  # Their schemas do not name it.
+    is_taken = problem(model, body, "", Behaviour()) is None
+    assert list(sent("native", model, [json.dumps(body)])) == [body] * is_taken

@@ -25,6 +25,7 @@ MESSAGES = {
 }
 CONVERSE = {"messages": [{"role": "user", "content": [{"text": "Hello"}]}]}
 IMAGE = {"image": {"format": "jpeg", "source": {"bytes": "AAAA"}}}
+SEEN = {"role": "user", "content": [IMAGE]}
 
 
 def convert(model, model_input, **members):
@@ -60,23 +61,15 @@ def test_converse_becomes_chat_request():
     request = sent(LLAMA, model_input)
     assert [one["content"] for one in request.pop("messages")] == ["Be brief.", "Hello"]
     assert request.pop("tools") == [{"type": "function", "function": function}]
-    assert request == {
-        "max_tokens": 9,
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "stop": ["."],
-        "tool_choice": "required",
-    }
+    limits = {"max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "stop": ["."]}
+    assert request == limits | {"tool_choice": "required"}
 
 
 def test_titan_is_text_or_embeddings_by_models_task():
     config = {"textGenerationConfig": {"maxTokenCount": 9, "topP": 1}}
     assert sent(LLAMA, {"inputText": "x", **config}) == {"prompt": "x", "max_tokens": 9, "top_p": 1}
-    assert sent(GPT, {"inputText": "x", **config}) == {
-        "input": "x",
-        "max_output_tokens": 9,
-        "top_p": 1,
-    }
+    request = {"input": "x", "max_output_tokens": 9, "top_p": 1}
+    assert sent(GPT, {"inputText": "x", **config}) == request
     assert sent(M3, {"inputText": "x"}) == {"text": "x"}
 
 
@@ -89,19 +82,12 @@ def test_titan_is_text_or_embeddings_by_models_task():
         ("x", {}, "modelInput"),
         (MESSAGES, {"recordId": 5}, "recordId"),
         ({**MESSAGES, "system": 5}, {}, "modelInput.system"),
-        (
-            {"messages": [{"role": "user", "content": [IMAGE]}]},
-            {},
-            "modelInput.messages[0].content[0]",
-        ),
+        ({"messages": [SEEN]}, {}, "modelInput.messages[0].content[0]"),
     ],
 )
 def test_record_that_does_not_fit_is_bad(model_input, members, member):
-    fault = convert(
-        M3 if member == "modelInput.text" or "inputText" in model_input else LLAMA,
-        model_input,
-        **members,
-    )
+    embeds = not isinstance(model_input, str) and model_input.keys() & {"inputText", "texts"}
+    fault = convert(M3 if embeds else LLAMA, model_input, **members)
     assert isinstance(fault, RecordFault)
     assert (fault.code, member_of(fault.message)) == ("bad_record", member)
 
@@ -116,28 +102,20 @@ def test_missing_record_id_is_stable():
 
 def test_model_input_is_copied_as_it_is_written():
     record = b'{"modelInput":{"prompt" : "\\u00e9", "max_gen_len": 1.50}}'
-    line = writer_of(FORM, target_of(LLAMA)).line(
-        FACTS, Outcome(0, b"null", record, b'{"response":"Hi"}')
-    )
+    outcome = Outcome(0, b"null", record, b'{"response":"Hi"}')
+    line = writer_of(FORM, target_of(LLAMA)).line(FACTS, outcome)
     assert b'"modelInput":{"prompt" : "\\u00e9", "max_gen_len": 1.50},' in line
 
 
-@pytest.mark.parametrize("result", [TEXT, CUT, CALL], ids=["text", "cut", "call"])
+@pytest.mark.parametrize("result", [TEXT, CUT, CALL])
 def test_converse_answers_are_what_botocore_knows(result):
     output = output_of(CONVERSE, result)
-    operation = (
-        botocore.session.get_session()
-        .get_service_model("bedrock-runtime")
-        .operation_model("Converse")
-    )
-    shape = operation.output_shape
-    required = {*shape.required_members}
-    assert output.keys() == required
+    service = botocore.session.get_session().get_service_model("bedrock-runtime")
+    shape = service.operation_model("Converse").output_shape
+    assert output.keys() == {*shape.required_members}
     assert not ParamValidator().validate(output, shape).has_errors()
-    body = json.dumps(output).encode()
-    parsed = create_parser("rest-json").parse(
-        {"status_code": 200, "headers": {}, "body": body}, shape
-    )
+    reply = {"status_code": 200, "headers": {}, "body": json.dumps(output).encode()}
+    parsed = create_parser("rest-json").parse(reply, shape)
     del parsed["ResponseMetadata"]
     assert parsed == output
     assert output["metrics"] == {"latencyMs": 0}
@@ -159,11 +137,8 @@ def test_converse_answers_are_what_botocore_knows(result):
 )
 def test_failed_record_has_error_instead_of_output(code, number):
     line = line_of(MESSAGES, code=code, message="why", recordId="CALL0000001")
-    assert line == {
-        "modelInput": MESSAGES,
-        "error": {"errorCode": number, "errorMessage": "why"},
-        "recordId": "CALL0000001",
-    }
+    error = {"errorCode": number, "errorMessage": "why"}
+    assert line == {"modelInput": MESSAGES, "error": error, "recordId": "CALL0000001"}
 
 
 # ── the files ─────────────────────────────────────────────────────────────────────────────────────

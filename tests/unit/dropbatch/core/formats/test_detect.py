@@ -121,7 +121,6 @@ def test_file_of_none_of_them_is_refused(head):
         b"\xef\xbb\xbf" + OPENAI.strip() + b" " + OPENAI,
         b'{\n "text": "one"\n}\n{\n "text": "two"\n}\n',
     ],
-    ids=["Firehose", "of another format", "over several lines"],
 )
 def test_objects_that_are_no_lines_are_called_so(head):
     error = refusal(head)
@@ -134,36 +133,23 @@ def test_hundred_lines_without_json_are_enough():
 
 
 def test_first_model_id_in_body_counts():
-    lines = [
-        {"body": {"model": "gpt-4o"}},
-        {"body": 5},
-        7,
-        {"body": {"model": BGE}},
-        {"body": {"model": "@cf/a/b"}},
-    ]
+    models = [{"body": {"model": model}} for model in ("gpt-4o", BGE, "@cf/a/b")]
+    lines = [models[0], {"body": 5}, 7, *models[1:]]
     head = b"broken\n" + b"\n".join(json.dumps(line).encode() for line in lines)
     assert first_model("openai", Head(head)) == BGE
     assert first_model("csv", Head(head)) == ""
     assert first_model("openai", Head(OPENAI)) == ""
-    assert (
-        first_model("openai", Head(json.dumps({"body": {"model": BGE}}).encode(), complete=False))
-        == ""
-    )
+    cut_off = Head(json.dumps({"body": {"model": BGE}}).encode(), complete=False)
+    assert first_model("openai", cut_off) == ""
     named = json.dumps({"params": {"model": f"workers-ai/{BGE}"}}).encode()
-    assert (
-        first_model("anthropic", Head(b"\n".join([NATIVE, named]), elements=[NATIVE, named])) == BGE
-    )
+    array = Head(b"\n".join([NATIVE, named]), elements=[NATIVE, named])
+    assert first_model("anthropic", array) == BGE
 
 
 @pytest.mark.parametrize("model", [BGE, f"workers-ai/{BGE}"])
 def test_native_record_names_model_itself(model):
-    lines = [
-        {"text": "a"},
-        {"text": '"model"'},
-        {"model": "gpt-4o"},
-        {"model": 5},
-        {"model": model},
-    ]
+    texts = [{"text": text} for text in ("a", '"model"')]
+    lines = [*texts, *({"model": one} for one in ("gpt-4o", 5, model))]
     head = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
     assert first_model("native", Head(head)) == BGE

@@ -31,22 +31,16 @@ from tests.support.vendors import VENDORS, run
 FILES = Path(__file__).parents[4] / "files"
 TABLE = FILES / "foreign.json"
 CASES = json.loads(TABLE.read_text("utf-8"))
+MESSAGE = {"role": "assistant", "content": "Bad.", "reasoning_content": "hm"}
+TOKEN = {"token": "Bad", "logprob": -0.5, "bytes": None, "top_logprobs": []}
+CHOICE = {"index": 0, "message": MESSAGE, "logprobs": {"content": [TOKEN]}, "finish_reason": "stop"}
+WORDS = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "Bad."}]}
+THOUGHT = {"type": "reasoning_text", "text": "hm"}
 ANSWERS = {
     "embeddings": {"shape": [2, 2], "data": [[0.5, -0.25], [1, 0]]},
     "chat": {
         "id": "chatcmpl-1",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "Bad.", "reasoning_content": "hm"},
-                "logprobs": {
-                    "content": [
-                        {"token": "Bad", "logprob": -0.5, "bytes": None, "top_logprobs": []}
-                    ]
-                },
-                "finish_reason": "stop",
-            }
-        ],
+        "choices": [CHOICE],
         "usage": {
             "prompt_tokens": 9,
             "completion_tokens": 4,
@@ -56,18 +50,7 @@ ANSWERS = {
     },
     "input": {
         "id": "resp_1",
-        "output": [
-            {
-                "type": "reasoning",
-                "id": "rs_1",
-                "content": [{"type": "reasoning_text", "text": "hm"}],
-            },
-            {
-                "type": "message",
-                "id": "msg_1",
-                "content": [{"type": "output_text", "text": "Bad."}],
-            },
-        ],
+        "output": [{"type": "reasoning", "id": "rs_1", "content": [THOUGHT]}, WORDS],
         "usage": {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13},
     },
     "text": {
@@ -100,27 +83,19 @@ def read(name, content):
     content = content.removeprefix(bom)
     delimiter = _delimiter(format_, content)
     header, size, _ = _first_row(content, delimiter.encode())
-    rows = [
-        row
-        for window in read_rows([content[size:]], delimiter.encode())
-        for row in window.records
-        if row
-    ]
+    windows = read_rows([content[size:]], delimiter.encode())
+    rows = [row for window in windows for row in window.records if row]
     return Form(format_, bom + header, delimiter), rows
 
 
 def made_of(name, model, content):
     """What a file's records become: its format, requests or faults, and lines of answers."""
     form, records = read(name, content.encode())
-    target, facts = (
-        target_of(model),
-        BatchFacts("20261121T093000Z-5f3a9c1e", model, "req-1", 1_795_253_400),
-    )
-    writer = writer_of(form, target)
+    target = target_of(model)
+    facts = BatchFacts("20261121T093000Z-5f3a9c1e", model, "req-1", 1_795_253_400)
+    writer, converted = writer_of(form, target), reader_of(form, target).convert(records)
     made = []
-    for id_, (record, one) in enumerate(
-        zip(records, reader_of(form, target).convert(records), strict=True)
-    ):
+    for id_, (record, one) in enumerate(zip(records, converted, strict=True)):
         if isinstance(one, Converted):
             outcome = Outcome(id_, one.reference, record, json.dumps(answer_of(model)).encode())
             shown = {"request": json.loads(one.request)}
@@ -151,9 +126,8 @@ def test_each_request_fits_published_schema(subtests):
 
 # ── what other programs read in the lines ─────────────────────────────────────────────────────────
 def records_of(format_):
-    return [
-        record for one in CASES.values() if one["format"] == format_ for record in one["records"]
-    ]
+    files = [one["records"] for one in CASES.values() if one["format"] == format_]
+    return [record for records in files for record in records]
 
 
 def lines_of(format_):

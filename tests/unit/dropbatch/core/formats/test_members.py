@@ -48,13 +48,8 @@ def around(limits):
 
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_each_limit_is_that_of_schema(model):
-    base = (
-        {"text": "a"}
-        if model in {BGE, M3}
-        else {"input": "a"}
-        if model == GPT
-        else {"messages": [HELLO]}
-    )
+    base = {BGE: {"text": "a"}, M3: {"text": "a"}, GPT: {"input": "a"}}
+    base = base.get(model, {"messages": [HELLO]})
     for name, limits in schema_of(find_model(model)).limits.items():
         outer, _, inner = name.partition(".")
         for value, is_within in around(limits):
@@ -64,53 +59,47 @@ def test_each_limit_is_that_of_schema(model):
 
 
 # ── null content and tools ────────────────────────────────────────────────────────────────────────
+CONVERSE_CALL = [
+    {"reasoningContent": {}},
+    {"text": "Let me see."},
+    {"toolUse": {"toolUseId": "t", "name": "tide", "input": {"at": 1}}},
+    {"cachePoint": {"type": "default"}},
+]
+CONVERSE_RESULT = [
+    {"toolResult": {"toolUseId": "t", "content": [{"json": {"tide": "low"}}, {"text": "ok"}]}},
+    {"text": "And?"},
+]
+CLAUDE_CALL = [
+    {"type": "thinking", "thinking": "hm", "signature": "s"},
+    {"type": "text", "text": "Let me see.", "cache_control": {"type": "ephemeral"}},
+    {"type": "tool_use", "id": "t", "name": "tide", "input": {"at": 1}},
+]
+TEXTS = [{"type": "text", "text": text} for text in ('{"tide":"low"}', "ok", "And?")]
+CLAUDE_RESULT = [{"type": "tool_result", "tool_use_id": "t", "content": TEXTS[:2]}, TEXTS[2]]
+
+
 @pytest.mark.parametrize("model", CHAT)
 @pytest.mark.parametrize("converse", [False, True])
 def test_tool_blocks_become_calls_and_results(model, converse):
-    used = {"toolUseId": "t", "name": "tide", "input": {"at": 1}}
-    result = {"toolUseId": "t", "content": [{"json": {"tide": "low"}}, {"text": "ok"}]}
-    blocks = [
-        {"reasoningContent": {}},
-        {"text": "Let me see."},
-        {"toolUse": used},
-        {"cachePoint": {"type": "default"}},
-    ]
-    answer = [{"toolResult": result}, {"text": "And?"}]
-    if not converse:
-        blocks = [
-            {"type": "thinking", "thinking": "hm", "signature": "s"},
-            {"type": "text", "text": "Let me see.", "cache_control": {"type": "ephemeral"}},
-            {"type": "tool_use", "id": "t", "name": "tide", "input": {"at": 1}},
-        ]
-        inner = [{"type": "text", "text": '{"tide":"low"}'}, {"type": "text", "text": "ok"}]
-        answer = [
-            {"type": "tool_result", "tool_use_id": "t", "content": inner},
-            {"type": "text", "text": "And?"},
-        ]
     messages = [
         HELLO,
-        {"role": "assistant", "content": blocks},
-        {"role": "user", "content": answer},
+        {"role": "assistant", "content": CONVERSE_CALL if converse else CLAUDE_CALL},
+        {"role": "user", "content": CONVERSE_RESULT if converse else CLAUDE_RESULT},
     ]
-    request = sent(
-        model, {"messages": messages, "system": [{"text": "Hi"}, {"cachePoint": {}}]}, "bedrock"
-    )
+    system = [{"text": "Hi"}, {"cachePoint": {}}]
+    request = sent(model, {"messages": messages, "system": system}, "bedrock")
     if model == GPT:
-        assert [item.get("type", item.get("role")) for item in request["input"]] == [
-            *("system", "user", "assistant", "function_call", "function_call_output", "user")
-        ]
+        kinds = [item.get("type", item.get("role")) for item in request["input"]]
+        calls = ["function_call", "function_call_output"]
+        assert kinds == ["system", "user", "assistant", *calls, "user"]
         return
     system, _, calling, tool, user = request["messages"]
-    assert (system["content"], calling["content"], user) == (
-        "Hi",
-        "Let me see.",
-        {"role": "user", "content": "And?"},
-    )
+    assert (system["content"], calling["content"]) == ("Hi", "Let me see.")
+    assert user == {"role": "user", "content": "And?"}
     id_ = calling["tool_calls"][0]["id"]
     assert len(id_) == (9 if model == SCOUT else 1)
-    assert calling["tool_calls"] == [
-        {"id": id_, "type": "function", "function": {"name": "tide", "arguments": '{"at":1}'}}
-    ]
+    function = {"name": "tide", "arguments": '{"at":1}'}
+    assert calling["tool_calls"] == [{"id": id_, "type": "function", "function": function}]
     assert tool == {"role": "tool", "tool_call_id": id_, "content": '{"tide":"low"}\nok'}
 
 
@@ -120,31 +109,28 @@ def test_tool_blocks_become_calls_and_results(model, converse):
     ["@cf/zai-org/glm-9", "@cf/deepseek-ai/deepseek-r1-distill-qwen-32b", "@cf/somebody/something"],
 )
 def test_effort_is_passed_where_none_are_known(model):
-    assert value_of(
-        convert(model, {"messages": [HELLO], "reasoning_effort": "utmost"}).request
-    ) == {"messages": [HELLO], "reasoning_effort": "utmost", "external_reference": "a"}
+    request = {"messages": [HELLO], "reasoning_effort": "utmost"}
+    made = value_of(convert(model, request).request)
+    assert made == request | {"external_reference": "a"}
 
 
 @pytest.mark.parametrize("model", CHAT)
 def test_thinking_is_switched_off_if_possible(model):
     request = sent(model, {"messages": [HELLO], "thinking": {"type": "disabled"}})
-    has_switch = model in {KIMI, DEEPSEEK}
-    assert request.get("chat_template_kwargs") == (
-        {"enable_thinking": False} if has_switch else None
-    )
-    assert "thinking" not in sent(
-        model, {"messages": [HELLO], "thinking": {"type": "enabled", "budget_tokens": 5}}
-    )
+    switched = {"enable_thinking": False} if model in {KIMI, DEEPSEEK} else None
+    assert request.get("chat_template_kwargs") == switched
+    enabled = {"type": "enabled", "budget_tokens": 5}
+    assert "thinking" not in sent(model, {"messages": [HELLO], "thinking": enabled})
+
+
+SHORTER = {"outputEmbeddingLength": 256}
 
 
 @pytest.mark.parametrize(
     ("body", "member"),
     [
         ({"inputText": "a", "dimensions": 1024}, "dimensions"),
-        (
-            {"inputText": "a", "embeddingConfig": {"outputEmbeddingLength": 256}},
-            "embeddingConfig.outputEmbeddingLength",
-        ),
+        ({"inputText": "a", "embeddingConfig": SHORTER}, "embeddingConfig.outputEmbeddingLength"),
         ({"texts": ["a"], "output_dimension": 1536}, "output_dimension"),
         ({"texts": ["a"], "embedding_types": ["int8"]}, "embedding_types"),
         ({"texts": ["a"], "embedding_types": ["float", "int8"]}, "embedding_types"),
@@ -170,22 +156,18 @@ def test_defaults_that_no_request_may_have_end_upload(defaults):
     assert f"defaults.{next(iter(defaults))}" in raised.value.message
 
 
+MORE, BEST = "additionalModelRequestFields", {"effort": "best"}
+
+
 @pytest.mark.parametrize(
     ("model", "body", "member"),
     [
         (LLAMA, {"input": "a", "max_output_tokens": 1.5}, "body.max_output_tokens"),
-        (KIMI, {"input": "a", "reasoning": {"effort": "best"}}, "body.reasoning.effort"),
+        (KIMI, {"input": "a", "reasoning": BEST}, "body.reasoning.effort"),
         (KIMI, {"messages": [HELLO], "max_completion_tokens": 1.5}, "body.max_completion_tokens"),
         (GPT, {"messages": [HELLO], "reasoning_effort": "best"}, "body.reasoning_effort"),
-        (
-            GPT,
-            {
-                "messages": [HELLO],
-                "additionalModelRequestFields": {"reasoning": {"effort": "best"}},
-            },
-            "body.additionalModelRequestFields.reasoning.effort",
-        ),
-        (GPT, {"input": "a", "reasoning": {"effort": "best"}}, "body.reasoning.effort"),
+        (GPT, {"messages": [HELLO], MORE: {"reasoning": BEST}}, f"body.{MORE}.reasoning.effort"),
+        (GPT, {"input": "a", "reasoning": BEST}, "body.reasoning.effort"),
     ],
 )
 def test_value_beyond_range_is_named_as_written(model, body, member):

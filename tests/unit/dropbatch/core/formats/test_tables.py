@@ -2,13 +2,12 @@
 
 import csv
 import json
-from typing import Any
 
 import msgspec
 import pytest
 
 from dropbatch.client.records import records_of
-from dropbatch.core.formats.base import BatchFacts, Converted, Outcome, RecordFault
+from dropbatch.core.formats.base import BatchFacts, Converted, Outcome
 from dropbatch.core.formats.rows import Template
 from dropbatch.core.formats.table import Form, file_names, reader_of, writer_of
 from dropbatch.core.formats.tables import Columns, answer_columns
@@ -23,27 +22,21 @@ from tests.support.converted import DATA, GPT, KIMI, LLAMA, SCOUT, target_of
 BGE = "@cf/baai/bge-m3"
 
 
-def convert(
-    header: bytes,
-    rows: list[bytes],
-    model: str = BGE,
-    template: str = "",
-    defaults: dict[str, Any] | None = None,
-    kind: str = "csv",
-) -> list[Converted | RecordFault]:
+def convert(header, rows, model=BGE, template="", kind="csv"):
     """What rows become."""
-    return reader_of(Form(kind, header), target_of(model, template, defaults)).convert(rows)
+    return reader_of(Form(kind, header), target_of(model, template)).convert(rows)
 
 
-def sent(header: bytes, row: bytes, model: str = BGE, template: str = "", **options: Any) -> Any:
+def sent(header, row, model=BGE, template=""):
     """The request that a row becomes."""
-    (converted,) = convert(header, [row], model, template, **options)
+    (converted,) = convert(header, [row], model, template)
     assert isinstance(converted, Converted), converted
     return json.loads(converted.request)
 
 
 # ── CSV, TSV and text files: what is sent for a row, and the row with its answer ──────────────────
 FACTS = BatchFacts("j", BGE)
+ENDS = b"finish_reason,error_code,error_message\n"
 
 
 def line_of(header, row, result=None, code="", message="", kind="csv"):
@@ -60,20 +53,19 @@ def error_of(function, *arguments):
 
 # ── which column ──────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
-    "header", [b"whatever", b"a,text", b"prompt,b", b"a,input", b"question,b", b"prompt,text"]
+    ("header", "column"),
+    [
+        (b"whatever", "whatever"),
+        (b"a,text", "text"),
+        (b"prompt,b", "prompt"),
+        (b"a,input", "input"),
+        (b"question,b", "question"),
+        (b"prompt,text", "text"),
+    ],
 )
-def test_input_is_only_column_or_one_of_known_names(header):
+def test_input_is_only_column_or_one_of_known_names(header, column):
     row = b",".join(b"x-" + name for name in header.split(b","))
-    assert sent(header, row)["text"] == ("x-text" if b"text" in header else f"x-{known(header)}")
-
-
-def known(header):
-    names = header.decode().split(",")
-    return (
-        names[0]
-        if len(names) == 1
-        else next(name for name in ("prompt", "input", "question") if name in names)
-    )
+    assert sent(header, row)["text"] == f"x-{column}"
 
 
 @pytest.mark.parametrize(
@@ -152,23 +144,16 @@ def test_model_without_chat_takes_no_system_prompt():
 def test_repeated_name_gets_number():
     columns = Columns(b'text,answer,text,"a,b"', b",")
     assert columns.names == ["text", "answer", "text_2", "a,b"]
-    assert (
-        columns.added_header()
-        == b'text,answer,text,"a,b",answer_2,finish_reason,error_code,error_message\n'
-    )
+    assert columns.added_header() == b'text,answer,text,"a,b",answer_2,' + ENDS
 
 
 def test_member_named_answer_is_not_taken_for_answer():
     columns = Columns(b"text,answer", b",", ("answer", "mood"))
     header = columns.added_header()
-    assert (
-        header
-        == b"text,answer,answer_2,answer_of_answer,mood,finish_reason,error_code,error_message\n"
-    )
+    assert header == b"text,answer,answer_2,answer_of_answer,mood," + ENDS
     row = b'x,own,"{""answer"":""yes"",""mood"":""good""}",yes,good,,,\n'
-    assert [one.text for one in records_of([header + row], [], "csv")] == [
-        '{"answer":"yes","mood":"good"}'
-    ]
+    (record,) = records_of([header + row], [], "csv")
+    assert record.text == '{"answer":"yes","mood":"good"}'
 
 
 @pytest.mark.parametrize(
@@ -194,6 +179,10 @@ def test_column_is_reference(name):
 # ── members of the request ────────────────────────────────────────────────────────────────────────
 HI = {"role": "user", "content": "hi"}
 M2M, RERANKER = "@cf/meta/m2m100-1.2b", "@cf/baai/bge-reranker-base"
+BRIEF = {"role": "system", "content": "Be brief."}
+SEVEN, CUT_OFF = {"max_output_tokens": 7}, {"text": "hi", "truncate_inputs": True}
+SPANISH = {"text": "hi", "source_lang": "no", "target_lang": "es"}
+HI_PART = {"type": "text", "text": "hi"}
 PICTURE = {"type": "image_url", "image_url": {"url": DATA}}
 TURNS_CELL = b'"[{""role"":""user"",""content"":""hi""}]"'
 
@@ -201,36 +190,21 @@ TURNS_CELL = b'"[{""role"":""user"",""content"":""hi""}]"'
 @pytest.mark.parametrize(
     ("model", "header", "row", "request_", "unused"),
     [
-        (
-            M2M,
-            b"author,text,source_lang,Target_Lang,date",
-            b"a,hi,no,es,d",
-            {"text": "hi", "source_lang": "no", "target_lang": "es"},
-            ["author", "date"],
-        ),
+        (M2M, b"author,text,source_lang,Target_Lang", b"a,hi,no,es", SPANISH, ["author"]),
         (
             LLAMA,
             b"text,max_tokens,temperature,system",
             b"hi,100.0,0.5,Be brief.",
-            {
-                "messages": [{"role": "system", "content": "Be brief."}, HI],
-                "max_tokens": 100,
-                "temperature": 0.5,
-            },
+            {"messages": [BRIEF, HI], "max_tokens": 100, "temperature": 0.5},
             [],
         ),
         (GPT, b"text,max_tokens", b"hi,9", {"input": "hi", "max_output_tokens": 9}, []),
-        (GPT, b"text,max_tokens", b"hi,", {"input": "hi", "max_output_tokens": 7}, []),
+        (GPT, b"text,max_tokens", b"hi,", {"input": "hi", **SEVEN}, []),
         (
             GPT,
             b"text,reasoning_effort,system",
             b"hi,low,Be brief.",
-            {
-                "instructions": "Be brief.",
-                "input": "hi",
-                "reasoning": {"effort": "low"},
-                "max_output_tokens": 7,
-            },
+            {"instructions": "Be brief.", "input": "hi", "reasoning": {"effort": "low"}, **SEVEN},
             [],
         ),
         (
@@ -244,12 +218,7 @@ TURNS_CELL = b'"[{""role"":""user"",""content"":""hi""}]"'
             SCOUT,
             b"image,text",
             b'"%b",hi' % DATA.encode(),
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "text", "text": "hi"}, PICTURE]}
-                ],
-                "max_tokens": 7,
-            },
+            {"messages": [HI | {"content": [HI_PART, PICTURE]}], "max_tokens": 7},
             [],
         ),
         (LLAMA, b"image,text", b"a.png,hi", {"prompt": "hi", "max_tokens": 7}, ["image"]),
@@ -260,14 +229,8 @@ TURNS_CELL = b'"[{""role"":""user"",""content"":""hi""}]"'
             {"messages": [HI], "external_reference": "1", "max_tokens": 7},
             ["prompt"],
         ),
-        (GPT, b"messages", TURNS_CELL, {"input": [HI], "max_output_tokens": 7}, []),
-        (
-            BGE,
-            b"text,messages,truncate_inputs",
-            b"hi,x,True",
-            {"text": "hi", "truncate_inputs": True},
-            ["messages"],
-        ),
+        (GPT, b"messages", TURNS_CELL, {"input": [HI], **SEVEN}, []),
+        (BGE, b"text,messages,truncate_inputs", b"hi,x,True", CUT_OFF, ["messages"]),
         (RERANKER, b"query,text", b"q,hi", {"query": "q", "contexts": [{"text": "hi"}]}, []),
         (
             BGE,
@@ -323,17 +286,13 @@ OWN = {"id": 11, "title": "Pier", "tags": ["a"], "none": None, "max_tokens": 5}
 def test_object_is_row_of_its_members():
     reader = reader_of(Form("objects"), target_of(LLAMA, "{title} {tags} {none}."))
     good, bad = reader.convert([json.dumps(OWN).encode(), b'{"id":12,"titel":"x"}'])
-    assert json.loads(good.request) == {
-        "prompt": 'Pier ["a"] .',
-        "max_tokens": 5,
-        "external_reference": 11,
-    }
+    request = {"prompt": 'Pier ["a"] .', "max_tokens": 5, "external_reference": 11}
+    assert json.loads(good.request) == request
     assert "there is no column 'title'. The columns are: 'id', 'titel'" in bad.message
     assert reader.unused == []
     for template in ("title", "{title", "{{title}}"):
-        assert (
-            error_of(reader_of, Form("objects"), target_of(LLAMA, template)).code == "bad_options"
-        )
+        error = error_of(reader_of, Form("objects"), target_of(LLAMA, template))
+        assert error.code == "bad_options"
 
 
 @pytest.mark.parametrize(
@@ -359,9 +318,8 @@ def test_object_comes_back_with_its_answer(own, result, line):
 
 # ── templates ─────────────────────────────────────────────────────────────────────────────────────
 def test_template_is_filled_from_row():
-    assert (
-        sent(b"a,b c", b'x,"y\nz"', template="{b c} is {{a}} is {a}")["text"] == "y\nz is {a} is x"
-    )
+    found = sent(b"a,b c", b'x,"y\nz"', template="{b c} is {{a}} is {a}")
+    assert found["text"] == "y\nz is {a} is x"
 
 
 @pytest.mark.parametrize("template", ["{c}", "{a.b}", "{a!r}", "{}", "{a", "a}", "{a{b}}"])
@@ -431,15 +389,14 @@ def test_schema_gives_each_member_of_answer_column(format_):
     names = answer_columns({"response_format": json.dumps(format_).encode()})
     form = Form("csv", b"id,mood", ",", tuple(names))
     opening = file_names(form, "inbox/a.csv").output_opening
-    assert (
-        opening == b'id,mood,answer,mood_2,"points, 0-5",finish_reason,error_code,error_message\n'
-    )
+    assert opening == b'id,mood,answer,mood_2,"points, 0-5",' + ENDS
     writer = writer_of(form, target_of(BGE))
-    good = writer.line(
-        FACTS, Outcome(0, b"null", b"1,x", b'{"response":{"points, 0-5":[4],"mood":"a,b"}}')
-    )
-    assert next(csv.reader([good.decode()]))[3:] == ["a,b", "[4]", "", "", ""]
-    text = writer.line(FACTS, Outcome(0, b"null", b"1,x", b'{"response":"no JSON"}'))
-    assert next(csv.reader([text.decode()]))[2:] == ["no JSON", "", "", "", "", ""]
-    failed = writer.line(FACTS, Outcome(0, b"null", b"1,x", None, "rejected", "no"))
-    assert next(csv.reader([failed.decode()]))[2:] == ["", "", "", "", "rejected", "no"]
+
+    def cells(answer, *failure):
+        line = writer.line(FACTS, Outcome(0, b"null", b"1,x", answer, *failure))
+        return next(csv.reader([line.decode()]))[2:]
+
+    good = b'{"response":{"points, 0-5":[4],"mood":"a,b"}}'
+    assert cells(good)[1:] == ["a,b", "[4]", "", "", ""]
+    assert cells(b'{"response":"no JSON"}') == ["no JSON", "", "", "", "", ""]
+    assert cells(None, "rejected", "no") == ["", "", "", "", "rejected", "no"]
