@@ -37,7 +37,7 @@ from dropbatch.client.report import failures_of
 from dropbatch.client.threads import at_once
 from dropbatch.client.wait import Total, each_over
 from dropbatch.core.formats.table import FORMATS
-from dropbatch.errors import Error, Interrupted, NotFound, Taken, UsageError
+from dropbatch.errors import Error, Interrupted, NotFound, NotOver, Taken, UsageError
 
 Ended = tuple[Job, dict[str, Any] | Error]
 
@@ -252,9 +252,13 @@ def _unsent(manifest: dict[str, Any]) -> Iterator[str]:
 def _why(job: Job, manifest: dict[str, Any]) -> str:
     """The commonest cause among the first failures."""
     groups = failures_of(job, manifest, FAILURES_BYTES).groups
-    code, message = max(groups, key=lambda one: groups[one].records)
-    mostly = "" if len(groups) == 1 else " mostly"
-    return f"{counted(manifest['counts']['failed'], 'record')} failed{mostly}: {code}: {message}"
+    counts = Counter[str]()
+    for (code, _), group in groups.items():
+        counts[code] += group.records
+    ((code, _),) = counts.most_common(1)
+    message = next(said for of, said in groups if of == code)
+    failed = f"{counted(manifest['counts']['failed'], 'record')} failed"
+    return f"{failed}{', mostly' if len(counts) > 1 else ':'} {code}: {message}"
 
 
 def _note_failed(which: str, *, can_retry: bool) -> None:
@@ -275,7 +279,7 @@ def _go_on(jobs: Sequence[Job]) -> str:
 
 def _row(job: Job, found: dict[str, Any] | Error, done: object) -> str:
     says = said(done) if isinstance(done, Error) else ""
-    state, counts, cost = "no job", {}, ""
+    state, counts, cost = "not over" if isinstance(found, NotOver) else "no job", {}, ""
     if isinstance(found, dict):
         state, counts, cost = found["state"], found["counts"], _cost(found)
         if error := found["error"]:

@@ -28,6 +28,7 @@ from dropbatch.core.plan import (
 )
 from dropbatch.core.prices import BYTES_PER_TOKEN
 from dropbatch.core.read import cut
+from dropbatch.core.read.attachments import shown
 from dropbatch.core.read.cut import Cut
 from dropbatch.core.read.form import Beginning, read_beginning
 from dropbatch.core.read.index import record_spans
@@ -122,7 +123,7 @@ def batches_of(planned: Planned, blocks: Iterable[bytes], checked: Checked) -> I
     for one in cut.read_batches(plan, place, 0, blocks, reader):
         if one.sendable and not checked.request:
             begin, length = next(span for span in record_spans(one.rows) if span[1])
-            checked.request = one.body[begin : begin + length]
+            checked.request = shown(one.body[begin : begin + length])
         checked.unused = checked.unused or getattr(reader, "unused", ())
         yield one
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from fnmatch import translate
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -209,24 +209,41 @@ def _under(stack: Stack, prefix: str) -> Iterator[Job | str]:
 def newest_jobs(stack: Stack, name: str) -> Iterator[Job | Error]:
     """The newest job of each path under a prefix, or that matches a pattern (`*`: slashes too).
 
-    An upload of which S3 tells the stack nothing has no job: it is an error.
+    That of an upload of the last hour may not be created yet. An upload of which S3 tells the stack
+    nothing has no job: it is an error.
     """
     path = name.removeprefix(f"s3://{stack.bucket}/").lstrip("/")
     path = path.removeprefix(names.INBOX if path.startswith(names.INBOX) else _RESULTS)
     found = _PATTERN.search(path)
     prefix = path[: found.start()] if found else path
     matches = re.compile(translate(path)).match if found else lambda _: True
-    newest: Job | None = None
-    for job in _under(stack, prefix):
-        if isinstance(job, str):
-            if matches(job) and (error := _notice_of(stack, job)):
-                yield error
+    coming = {path: time for path, time in _new_uploads(stack, prefix) if matches(path)}
+    for path, found_there in groupby(_under(stack, prefix), _path_of):
+        if not matches(path):
             continue
-        if newest and newest.path != job.path and matches(newest.path):
+        newest = None
+        for one in found_there:
+            if isinstance(one, Job):
+                newest = one
+            elif error := _notice_of(stack, path):
+                coming.pop(path, None)
+                yield error
+        if newest and newest.id > coming.get(path, ""):
+            coming.pop(path, None)
             yield newest
-        newest = job
-    if newest and matches(newest.path):
-        yield newest
+    yield from filter(None, (_newest(stack, path) for path in coming))
+
+
+def _path_of(found: Job | str) -> str:
+    return found if isinstance(found, str) else found.path
+
+
+def _new_uploads(stack: Stack, prefix: str) -> Iterator[tuple[str, str]]:
+    """Paths of uploads of the last hour, and what the ids of their jobs begin with."""
+    since = datetime.now(UTC) - timedelta(hours=1)
+    for one in chain.from_iterable(pages_of(stack, names.INBOX + prefix)):
+        if one["LastModified"] > since and names.is_upload(one["Key"]):
+            yield names.upload_path(one["Key"]), f"{one['LastModified']:%Y%m%dT%H%M%SZ}"
 
 
 def _notice_of(stack: Stack, path: str) -> Error | None:

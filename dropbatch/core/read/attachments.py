@@ -47,6 +47,7 @@ _NAMED = re.compile(
     rb'"(url|image_url|data|bytes|image|audio)"\s*+:\s*+'
     rb'\{\s*+"s3"\s*+:\s*+("(?:[^"\\]|\\.)*+")\s*+\}'
 )
+UNNAMED = "s3: Its object is not read: the first 12 MB name none. Name one there."
 _URLS = frozenset({"url", "image_url"})
 _MARK = re.compile(rb'"(data:[^",]*,)?dropbatch-s3:(\w+):([\w=-]+)"')
 _SIGNATURES = tuple(
@@ -89,6 +90,11 @@ def marked(record: bytes) -> bytes:
 def _marked(found: re.Match[bytes]) -> bytes:
     name = msgspec.json.decode(found[2], type=str)
     return b'"%b":%b' % (found[1], encode(mark(found[1].decode(), name)))
+
+
+def shown(request: bytes) -> bytes:
+    """A request with names for its marks, as its record has them."""
+    return _MARK.sub(lambda found: b'{"s3":%b}' % encode(_name(found)), request)
 
 
 def attach(

@@ -27,7 +27,7 @@ from dropbatch.core.formats.base import (
 )
 from dropbatch.core.formats.table import FORMATS
 from dropbatch.core.plan import Checkpoint, SplitPlan, body_room, max_records
-from dropbatch.core.read.attachments import Load, attach, marked
+from dropbatch.core.read.attachments import Load, attach, marked, names_any
 from dropbatch.core.read.index import (
     NO_REFERENCE,
     WRAPPER_BYTES,
@@ -294,7 +294,7 @@ class _Written(NamedTuple):
         else:
             raws = [raw.removesuffix(b"\r") for raw in raws] if window.returns else raws
             text, weights = b",".join(raws), list(map(len, raws))
-        if not is_text(text):
+        if not is_text(text) or names_any(text):
             return None
         found = self.inputs.references(raws, wanted=window.referring)
         if found is None:

@@ -21,6 +21,7 @@ import msgspec
 from dropbatch.core.formats.base import UNDECODABLE, RecordFault, is_text
 from dropbatch.core.formats.conversion.members import STREAM, no_images, only_values
 from dropbatch.core.models import Model, model_id, no_other_than, of_other_model
+from dropbatch.core.read.attachments import UNNAMED, names_any
 from dropbatch.core.requests import (
     NO_VALUE,
     Limits,
@@ -128,7 +129,7 @@ class Inputs:
 
     def read(self, raw: bytes) -> Request | None:
         """What is read of a request that has an input; None for any other, and no JSON."""
-        if not is_text(raw):
+        if not is_text(raw) or names_any(raw):
             return None
         for kind in self._kinds:
             try:
@@ -139,6 +140,8 @@ class Inputs:
 
     def fault(self, raw: bytes) -> RecordFault | None:
         """Why a request, a JSON object, cannot be sent; None if it can."""
+        if names_any(raw):
+            return RecordFault("bad_record", UNNAMED)
         if self.read(raw) is not None:
             return None
         model = model_id(_decode_named(raw).model)

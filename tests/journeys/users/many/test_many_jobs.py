@@ -77,6 +77,21 @@ def test_get_of_jobs_of_one_path_keeps_both(many, tmp_path, monkeypatch):
     assert len(list(tmp_path.rglob("manifest.json"))) == JOBS + 2
 
 
+def test_uploads_without_a_job_yet_are_meant_too(many, tmp_path):
+    """As when `wait` and `get` follow at once on a `put` of a folder."""
+    many.world.upload("reviews/03.jsonl", GOOD * 3, model=M2M)
+    many.world.upload("reviews/new.jsonl", GOOD, model=M2M)
+    many.world.upload("reviews/_no.jsonl", GOOD, model=M2M)
+    many.world.upload("reviews/images/a.png", b"no", model=M2M)
+
+    early = many.run("get", "reviews/", "-o", tmp_path)
+    assert (early.code, early.out.count("  not over")) == (6, 2)
+    waited = {one["source"]["key"]: one for one in many.run("wait", "reviews/*", "--json").json()}
+    assert len(waited) == JOBS + 1
+    assert waited["inbox/reviews/03.jsonl"]["counts"]["total"] == 3
+    assert waited["inbox/reviews/new.jsonl"]["state"] == "completed"
+
+
 def test_retry_of_many_tries_what_failed(many):
     done = many.run("retry", "reviews/", "--wait", "--json")
 

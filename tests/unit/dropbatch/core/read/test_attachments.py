@@ -2,13 +2,15 @@
 
 import base64
 import json
+from dataclasses import replace
 
 import pytest
 
 from dropbatch.core import names
 from dropbatch.core.formats.base import Converted, RecordFault
 from dropbatch.core.models import find_model
-from dropbatch.core.read.attachments import attach, marked, names_any
+from dropbatch.core.read.attachments import UNNAMED, attach, marked, names_any
+from tests.support.uploads import cuts_of, plan_of
 
 PNG, WAV = b"\x89PNG\r\n\x1a\nabc", b"RIFF\x01\x02\x03\x04WAVEabc"
 CONTENTS = {"a.png": PNG, 'ä "b".png': PNG, "a.wav": WAV, "a.txt": b"text"}
@@ -48,6 +50,17 @@ def test_content_stands_for_what_names_it(name):
 
     assert json.loads(found.request) == wanted
     assert found.reference == b"7"
+
+
+IN_CHAT = b'{"messages":[{"role":"user","content":[{"image_url":{"url":{"s3":"a.png"}}}]}]}'
+
+
+@pytest.mark.parametrize("record", [b'{"prompt":"a","image":{"s3":"a.png"}}', IN_CHAT])
+def test_record_that_names_an_object_fails_alone_where_none_is_read(record):
+    upload = b'{"prompt":"a"}\n' * 20 + record + b'\n{"prompt":"a"}\n'
+    (found,) = cuts_of(replace(plan_of((99, 9_999)), model=MODEL), upload)
+    (fault,) = found.rows.faults
+    assert (fault, found.rows[fault].message) == (20, f"Line 21: {UNNAMED}")
 
 
 def test_audio_is_base64_for_a_model_whose_schema_says_so():
