@@ -1,13 +1,18 @@
-"""Files of every format, from drop to results."""
+"""Files of every format, from drop to results: examples, and those of vendors too."""
 
 import csv
 import gzip
 import io
 import json
+import pydoc
+import re
+from array import array
+from base64 import b64decode
+from pathlib import Path
 
 import pytest
 
-from local.workers_ai import Fault
+from local.workers_ai import Behaviour, Fault, WorkersAI
 
 BGE = "@cf/baai/bge-small-en-v1.5"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
@@ -212,3 +217,119 @@ def test_lines_of_objects_come_back_with_their_answers(world, api):
 
     assert world.manifest(folder_of(world, "again.jsonl"))["format"] == "objects"
     assert world.manifest(folder_of(world, "again.jsonl"))["counts"]["succeeded"] == 1
+
+
+# ── files modelled on the vendors' own examples ───────────────────────────────────────────────────
+
+
+VENDORS = json.loads((Path(__file__).parents[2] / "files/vendors.json").read_text("utf-8"))
+"""Batch files by name, each as its lines."""
+M3 = "@cf/baai/bge-m3"
+VISION = "@cf/meta/llama-4-scout-17b-16e-instruct"
+
+MODELS = {
+    "anthropic-guide": LLAMA,
+    "anthropic-tools": KIMI,
+    "openai-guide": LLAMA,
+    "openai-guide-embeddings": M3,
+    "openai-guide-responses": GPT,
+    "openai-cookbook-captions": VISION,
+    "openai-cookbook-movies": LLAMA,
+    "bedrock-guide-converse": LLAMA,
+    "bedrock-guide-embeddings": M3,
+    "bedrock-guide-llama": LLAMA,
+    "bedrock-guide-messages": LLAMA,
+    "bedrock-guide-titan": LLAMA,
+}
+TYPES = {
+    "chat.completion": "chat.ChatCompletion",
+    "list": "CreateEmbeddingResponse",
+    "response": "responses.Response",
+}
+"""The types of OpenAI's own package, in `openai.types`, by what a body says it is."""
+
+
+def test_each_file_is_run():
+    assert sorted(MODELS) == sorted(VENDORS)
+
+
+EVERY_DAY = {"openai-guide", "openai-guide-embeddings", "bedrock-guide-messages"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in EVERY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in MODELS],
+)
+def test_vendors_file_is_answered_in_its_own_form(world, name):
+    content = "".join(f"{line}\n" for line in VENDORS[name]).encode()
+    records = [json.loads(line) for line in content.splitlines() if line.strip()]
+
+    world.upload(f"{name}.jsonl", content, model=MODELS[name])
+    world.settle(minutes=240)
+
+    manifest = world.manifest()
+    assert (manifest["format"], manifest["counts"]["failed"]) == (name.partition("-")[0], 0)
+    if manifest["format"] == "anthropic":
+        lines = world.lines()
+        assert [line["custom_id"] for line in lines] == [record["custom_id"] for record in records]
+        assert all(line["result"]["message"]["content"] for line in lines)
+    elif manifest["format"] == "openai":
+        lines = world.lines()
+        assert [line["custom_id"] for line in lines] == [record["custom_id"] for record in records]
+        for line in lines:
+            body = line["response"]["body"]
+            for one in body["data"] if body["object"] == "list" else ():
+                if isinstance(one["embedding"], str):
+                    one["embedding"] = array("f", b64decode(one["embedding"])).tolist()
+            # Its import takes 2 s, which no other test should wait for.
+            pydoc.locate(f"openai.types.{TYPES[body['object']]}").model_validate(body, strict=False)
+    else:
+        lines = world.lines(f"{name}.jsonl.out")
+        assert [line["modelInput"] for line in lines] == [
+            record["modelInput"] for record in records
+        ]
+        assert all(line["modelOutput"] for line in lines)
+
+
+# ── the files in examples/: every record of each is answered ──────────────────────────────────────
+
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+ROW = re.compile(r"^\| \[([^]]+)\]\(\1\) \| `(@[^`]+)` \|", re.MULTILINE)
+
+
+def requests_of(path):
+    text = path.read_text("utf-8")
+    if path.suffix == ".csv":
+        return [{"prompt": row["text"]} for row in csv.DictReader(text.splitlines(keepends=True))]
+    return (
+        json.loads(text)["requests"]
+        if path.suffix == ".json"
+        else [json.loads(line) for line in text.splitlines()]
+    )
+
+
+EXAMPLE_MODELS = dict(ROW.findall((EXAMPLES / "README.md").read_text("utf-8")))
+
+
+def test_every_example_is_in_table():
+    files = [path.name for path in EXAMPLES.iterdir() if path.suffix in {".jsonl", ".json", ".csv"}]
+    assert set(EXAMPLE_MODELS) == {name for name in files if not name.endswith(".asl.json")}
+
+
+@pytest.mark.parametrize("name", EXAMPLE_MODELS)
+def test_api_answers_every_record_of_example(name):
+    api = WorkersAI(Behaviour(embedder="hash"))
+    requests = requests_of(EXAMPLES / name)
+    path = f"/client/v4/accounts/{'0' * 32}/ai/run/{EXAMPLE_MODELS[name]}"
+    headers = {"authorization": "Bearer local-token"}
+    reply = api.handle("POST", path, "", headers, json.dumps({"requests": requests}).encode())
+    result = json.loads(reply.body)["result"]
+    answers = sorted(
+        result.get("responses") or result["results"],
+        key=lambda one: one.get("id", one.get("index")),
+    )
+    assert [one["success"] for one in answers] == [True] * len(requests)
+    assert [one["external_reference"] for one in answers] == [
+        one.get("external_reference") for one in requests
+    ]

@@ -9,7 +9,7 @@ from local.workers_ai import Behaviour, Fault
 from tests.simulation.cloudflare.events import Events
 from tests.simulation.cloudflare.laws import EventLaws
 from tests.simulation.cloudflare.others import OTHER_TOKEN, QUEUES, SUBSCRIPTIONS, by_hand, call
-from tests.simulation.explore.slow_writes import Slow
+from tests.simulation.explore.stories import Slow
 from tests.simulation.worlds.judges import Laws
 from tests.simulation.worlds.users import MODELS, drop
 from tests.simulation.worlds.world import simulated

@@ -3,423 +3,336 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
+
+from msgspec import structs
 
 from dropbatch.core.names import CONTROL_PK
 from functions.poll import sweep, tick
 from local.workers_ai import Fault
-from local.workers_ai.replies import Cut, Reply
 from shared.pacing import budget
 from tests.simulation.explore.schedules import SmallWorld
-from tests.simulation.explore.slow_writes import Slow
+from tests.simulation.explore.stories import Act, Step, clear, files, slow, story, unreachable
 from tests.simulation.worlds import share_laws
 from tests.simulation.worlds.users import MODELS, Dropped, drop
 
 if TYPE_CHECKING:
+    from local.workers_ai.replies import Reply
     from tests.simulation.worlds.world import World
 
 MINUTE, HOUR = 60.0, 3_600.0
 MIDNIGHT = 52_193.0
 """Seconds from a world's beginning to 00:00 UTC."""
-CLAIM = "#fence = :to_fence"
-"""The write before a submit."""
+BATCH, CLAIM = "BATCH#00000000", "#fence = :to_fence"
+"""A batch, and the write before its submit."""
+NO_ANSWERS = Fault(kind="no_answers", times=6)
+FULL_MODEL: tuple[Step, ...] = (files("a", 15), 2 * HOUR, files("b", 3))
+"""A model that does not answer has as many batches outstanding as it may."""
+CANCELLED: tuple[Step, ...] = (files("a"), 5.0, "a cancel")
+"""A batch is refused, and its job cancelled then."""
 
 
-def _files(world: World, names: str, size: int = 1, model: str = MODELS[0]) -> list[Dropped]:
-    return [drop(world, f"{name}.jsonl", size, model, may_fail=True) for name in names]
-
-
-def _more(world: World, dropped: list[Dropped], names: str) -> None:
-    dropped += _files(world, names)
-
-
-def _cancelled(world: World, name: str, after: float) -> list[Dropped]:
-    """A job whose batch is refused, and which is cancelled then."""
-    dropped = _files(world, name)
-    world.run(after)
-    world.command(dropped[0].upload.job_id, "cancel")
-    return dropped
-
-
-def _until_midnight(world: World, before: float) -> None:
-    """Ticks are rare until half an hour before midnight."""
+def half_before_midnight(world: World, _: list[Dropped]) -> None:
+    """Ticks are rare until an hour before midnight; then it is 12 minutes before."""
     world.tick_seconds = HOUR / 2
     world.run(world.began + MIDNIGHT - HOUR - world.kernel.now)
     world.tick_seconds = MINUTE
-    world.run(world.began + MIDNIGHT - before - world.kernel.now)
+    world.run(world.began + MIDNIGHT - 12 * MINUTE - world.kernel.now)
 
 
-# ── models ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def full_model(world: World) -> list[Dropped]:
-    """A model that does not answer has as many batches outstanding as it may."""
-    return _full(world) + _files(world, "c", 4, MODELS[1])
-
-
-def _full(world: World) -> list[Dropped]:
-    dropped = _files(world, "a", 15)
-    world.run(2 * HOUR)
-    return dropped + _files(world, "b", 3)
-
-
-def counted(world: World) -> list[Dropped]:
-    """A model is full, and a read of the index returns one item at a time."""
+def one_item_a_page(world: World, _: list[Dropped]) -> None:
+    """A read of the index returns one item at a time."""
     world.calls.awkward = replace(world.calls.awkward, page_bytes=1)
-    return _full(world)
 
 
-def beside_many(world: World) -> list[Dropped]:
-    """Within seconds a model gets more batches outstanding than it may."""
-    dropped = _files(world, "acdefghijk")
-    world.run(MINUTE)
-    return dropped + _files(world, "b", 1, MODELS[1])
-
-
-def lost_while_full(world: World) -> list[Dropped]:
-    """A batch is lost whose model has as many outstanding as it may."""
-    dropped = _files(world, "a", 8)
-    world.run(2 * HOUR)
-    world.inject(Fault(kind="no_answers", contains="a.jsonl 0", times=6))
-    return dropped
-
-
-def late_refusal(world: World, seconds: float) -> list[Dropped]:
-    """A slow submit is refused for capacity when the wait after another refusal is long over."""
-    Slow(world, "BATCH#00000000", CLAIM, seconds=seconds)
-    dropped = _files(world, "ab")
-    world.run(5.0)
-    world.command(dropped[0].upload.job_id, "cancel")
-    return dropped
-
-
-def no_capacity(world: World) -> list[Dropped]:
-    """A model has no capacity for an hour."""
-    dropped = _files(world, "a", 2)
-    world.run(HOUR)
-    world.api.clear_faults()
-    return dropped
-
-
-def probe_of_the_past(world: World) -> list[Dropped]:
-    """A slow probe of a model is refused when another one has ended the wait."""
-    dropped = _cancelled(world, "a", 5.0)
-    world.run(15.0)
-    Slow(world, "BATCH#00000000", CLAIM, seconds=56.0)
-    world.inject(Fault(kind="3040", on="submit", contains="b.jsonl"))
+def refuse_slowly(world: World, _: list[Dropped]) -> None:
+    """A refusal for too many calls takes 40 s."""
     real = world.api.handle
 
     def slowly(*given: Any) -> Reply:
         reply = real(*given)
-        return replace(
-            reply, delay=40.0 if reply.status == HTTPStatus.TOO_MANY_REQUESTS else reply.delay
-        )
+        is_refused = reply.status == HTTPStatus.TOO_MANY_REQUESTS
+        return replace(reply, delay=40.0 if is_refused else reply.delay)
 
     world.api.handle = slowly  # type: ignore[assignment, method-assign]
-    dropped += _files(world, "b")
-    world.run(91.0)
-    return dropped + _files(world, "c")
 
 
-def probes_together(world: World) -> list[Dropped]:
-    """Two batches see at once that a model's wait has been over for long."""
-    dropped = _cancelled(world, "a", 5.0)
-    world.run(10 * MINUTE)
-    Slow(world, "put_item PAUSE#", seconds=1.0)
-    return dropped + _files(world, "b", 2)
-
-
-def probes_of_a_pause(world: World) -> list[Dropped]:
-    """Two batches see at once that a probe of a pause is due."""
-    dropped = _cancelled(world, "a", 5.0)
-    world.run(HOUR - 10.0)
-    Slow(world, "put_item PAUSE", seconds=1.0)
-    return dropped + _files(world, "b", 2)
-
-
-# ── pauses ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def lost_after_midnight(world: World) -> list[Dropped]:
-    """A batch is lost soon after the end of a pause that nothing has probed."""
-    _until_midnight(world, 12 * MINUTE)
-    dropped = _files(world, "a")
-    world.run(2 * MINUTE)
-    world.inject(Fault(kind="3036", on="submit"))
-    dropped += _files(world, "b")
-    world.run(11 * MINUTE)
-    world.inject(Fault(kind="no_answers", contains="b.jsonl", times=6))
-    return dropped
-
-
-def lost_when_a_probe_is_due(world: World, kind: str) -> list[Dropped]:
+def lost_when_a_probe_is_due(kind: str) -> Act:
     """A batch is lost when a pause, or its model's wait, could be probed."""
-    dropped = _files(world, "a")
-    world.run(MINUTE)
-    world.inject(Fault(kind=kind, on="submit"))
-    dropped += _cancelled(world, "b", 5.0)
-    world.run(40 * MINUTE)
-    world.inject(Fault(kind="no_answers", times=6))
-    return dropped
-
-
-def lost_when_calls_wait(world: World) -> list[Dropped]:
-    """While a lost batch is polled, another submit makes all calls wait."""
-
-    def refuse() -> None:
-        world.inject(Fault(kind="971", on="submit", retry_after=20))
-        dropped.extend(_files(world, "b"))
-
-    Slow(world, "BATCH#00000000", "#polls = :to_polls", nth=5, seconds=5.0, then=refuse)
-    dropped = _files(world, "a")
-    world.run(5 * MINUTE)
-    return dropped
-
-
-def outage_without_connection(world: World) -> list[Dropped]:
-    """Nobody knows what came of a submit, and then the API cannot be reached for an hour."""
-    dropped = _files(world, "a", 6)
-    world.run(5.0)
-    with patch.object(world.api, "handle", lambda *_: Reply(status=0, cut=Cut.REFUSE)):
-        world.run(HOUR)
-    return dropped
-
-
-def waits_apart(world: World) -> list[Dropped]:
-    """All calls have to wait, and again an hour later."""
-    dropped = _files(world, "a")
-    world.run(HOUR)
-    world.inject(Fault(kind="971", on="submit", retry_after=30))
-    return dropped + _files(world, "b")
+    refused = (Fault(kind=kind, on="submit"), files("b"), 5.0, "b cancel")
+    return story(files("a"), MINUTE, *refused, 40 * MINUTE, NO_ANSWERS)
 
 
 # ── tokens ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def outage_without_tokens(world: World) -> list[Dropped]:
-    """Polls of a model that does not answer use all tokens.
-
-    While submits for another one have no answer.
-
-    Some messages come when a probe of the outage is due, but there is no token for it.
-    """
-    dropped = _files(world, "a", 40)
-    world.run(15 * MINUTE)
-    world.inject(Fault(kind="html", on="submit", times=0))
-    dropped += _files(world, "b", 6, MODELS[1])
+def again_without_tokens(world: World, dropped: list[Dropped]) -> None:
+    """Messages come again when a probe of an outage is due, but there is no token for it."""
     for number in range(6):
         world.run(HOUR / 2, lambda: _has_no_token(world) and _probe_is_due(world))
-        _again(world, dropped[1], number)
-    world.api.clear_faults()
-    return dropped
+        body = f'{{"do":"submit","job_id":"{dropped[1].upload.job_id}","number":"{number:08}",'
+        world.sqs.put("SubmitQueue", body + '"due_at":0.0}')
+
+
+def _control(world: World, kind: str, name: str) -> float:
+    """A number of a control item; 0 if it is not there."""
+    item = world.dynamodb.items.get((CONTROL_PK, kind), {})
+    return float(item.get(name, {}).get("N", "0"))
 
 
 def _has_no_token(world: World) -> bool:
-    filled = float(
-        world.dynamodb.items.get((CONTROL_PK, "RATE"), {}).get("filled_at", {}).get("N", "0")
-    )
-    return filled / 1_000 > world.kernel.now + MINUTE / world.calls_per_minute * (
-        world.calls_per_minute // 2 - 0.5
-    )
+    calls = world.calls_per_minute
+    ahead = _control(world, "RATE", "filled_at") / 1_000 - world.kernel.now
+    return ahead > MINUTE / calls * (calls // 2 - 0.5)
 
 
 def _probe_is_due(world: World) -> bool:
-    pause = world.dynamodb.items.get((CONTROL_PK, "PAUSE"))
-    return pause is not None and float(pause["next_probe"]["N"]) < world.kernel.now
+    return 0 < _control(world, "PAUSE", "next_probe") < world.kernel.now
 
 
-def _again(world: World, dropped: Dropped, number: int) -> None:
-    """The message comes again that asks to submit a batch."""
-    world.sqs.put(
-        "SubmitQueue",
-        f'{{"do":"submit","job_id":"{dropped.upload.job_id}","number":"{number:08}","due_at":0.0}}',
-    )
+def _calls_wait(world: World) -> float:
+    return _control(world, "RATE", "hold_until") - world.kernel.now
 
 
-def firsts_and_polls(world: World) -> list[Dropped]:
-    """Some batches are to be polled while the first ones of many jobs wait."""
-    dropped = _files(world, "abcd")
-    world.run(50.0)
-    return dropped + _files(world, "efghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP", 1, MODELS[1])
-
-
-def fewer_tokens(world: World) -> list[Dropped]:
-    """Some polls are due together, but a submit takes one of their tokens first."""
-    dropped = _files(world, "abcdef")
-    world.run(3 * MINUTE)
-    world.inject(Fault(kind="971", on="poll", retry_after=300))
-    real, late = world.dynamodb.get_item, list[Dropped]()
+def taken_by_a_submit(world: World, dropped: list[Dropped]) -> None:
+    """Polls are due together after a wait, but a submit takes one of their tokens first."""
+    real, seen = world.dynamodb.get_item, list[float]()
 
     def slowly(**given: Any) -> Any:
         is_poll = world.kernel.life() is not None and given["Key"]["sk"]["S"].startswith("BATCH")
-        if is_poll and -HOUR < _calls_wait(world) < 0 and not late:
-            late.append(dropped[0])
-            dropped.extend(_files(world, "g"))
+        if is_poll and -HOUR < _calls_wait(world) < 0 and not seen:
+            seen.append(world.kernel.now)
+            dropped.append(drop(world, "g.jsonl", 1, may_fail=True))
             world.kernel.wait(2.0)
         return real(**given)
 
     world.dynamodb.get_item = slowly  # type: ignore[method-assign]
-    return dropped
 
 
-def late_message(world: World) -> list[Dropped]:
+def late_message(world: World, dropped: list[Dropped]) -> None:
     """A message to poll comes while all calls have to wait."""
-    dropped = _files(world, "ab")
-    world.run(MINUTE)
-    world.inject(
-        Fault(kind="10000", on="poll", status=401), Fault(kind="971", on="poll", retry_after=600)
-    )
     world.run(HOUR, lambda: _calls_wait(world) > 0)
     world.run(_calls_wait(world) - 2 * MINUTE)
-    key = (f"JOB#{dropped[0].upload.job_id}", "BATCH#00000000")
-    due_at = world.dynamodb.items[key]["due_at"]["N"]
-    world.sqs.put(
-        "PollQueue",
-        f'{{"do":"poll","batches":[["{dropped[0].upload.job_id}","00000000",{due_at}]]}}',
-    )
-    return dropped
-
-
-def _calls_wait(world: World) -> float:
-    until = world.dynamodb.items.get((CONTROL_PK, "RATE"), {}).get("hold_until", {}).get("N", "0")
-    return float(until) - world.kernel.now
-
-
-def polled_slowly(world: World) -> list[Dropped]:
-    """While a poll takes its token, submits take those that there are."""
-    dropped = _files(world, "a")
-    world.run(2 * MINUTE)
-    more = partial(_more, world, dropped, "bc")
-    Slow(world, "update_item RATE SET filled_at", seconds=2.0, then=more)
-    world.run(5 * MINUTE)
-    return dropped
+    job_id = dropped[0].upload.job_id
+    due_at = world.dynamodb.items[f"JOB#{job_id}", BATCH]["due_at"]["N"]
+    body = f'{{"do":"poll","batches":[["{job_id}","00000000",{due_at}]]}}'
+    world.sqs.put("PollQueue", body)
 
 
 # ── items ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def without_a_job(world: World) -> list[Dropped]:
+def without_a_job(world: World, dropped: list[Dropped]) -> None:
     """The table has a batch whose job is missing."""
-    dropped = _files(world, "a")
-    key = f"JOB#{dropped[0].upload.job_id}", "BATCH#00000000"
+    key = f"JOB#{dropped[0].upload.job_id}", BATCH
     world.run(HOUR, lambda: key in world.dynamodb.items)
-    item = world.dynamodb.items[key]
-    stray = {
-        "state": {"S": "ready"},
-        "work": {"S": "v2#submit"},
-        "due_at": {"N": str(int(world.kernel.now))},
-    }
-    world.dynamodb.put_item(
-        TableName=world.dynamodb.table,
-        Item={
-            **{
-                name: wire
-                for name, wire in item.items()
-                if name not in {"part", "ttl", "completed_at"}
-            },
-            **stray,
-        }
-        | {"pk": {"S": "JOB#missing"}, "submissions": {"L": []}},
-    )
-    world.run(20 * MINUTE)
-    return dropped
+    item = {**world.dynamodb.items[key], "pk": {"S": "JOB#missing"}, "submissions": {"L": []}}
+    item |= {"state": {"S": "ready"}, "work": {"S": "v2#submit"}}
+    item |= {"due_at": {"N": str(int(world.kernel.now))}}
+    for name in ("part", "ttl", "completed_at"):
+        item.pop(name, None)
+    world.dynamodb.put_item(TableName=world.dynamodb.table, Item=item)
 
 
-def swept(world: World) -> list[Dropped]:
-    """A job is cancelled whose batches are swept some at a time."""
-    dropped = _files(world, "a", 7)
-    world.run(0.2)
-    world.command("stack", "pause")
-    world.run(MINUTE)
-    world.command(dropped[0].upload.job_id, "cancel")
-    world.run(10 * MINUTE)
-    world.command("stack", "run")
-    return dropped
-
-
-def looks_too_long(world: World) -> list[Dropped]:
-    """The next tick comes before one has noted that it looks no longer."""
-    Slow(world, "update_item RATE#OUTSTANDING SET watched_until", seconds=20.0, nth=0)
-    return _files(world, "a")
-
-
-ONE, TWO, FOUR, TWENTY = (
-    (("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", calls)) for calls in (1, 2, 4, 20)
-)
+SINGLE = (("MAX_REQUESTS_PER_BATCH", 1),)
+ONE, TWO, FOUR, TWENTY = ((*SINGLE, ("API_CALLS_PER_MINUTE", calls)) for calls in (1, 2, 4, 20))
 FEW = ((budget, "OUTSTANDING_MINUTES", 0.4), (share_laws, "MINUTES", 0.4))
 """Each model may have 4 batches outstanding at 20 calls a minute, less half of the others'."""
-SINGLE = (("MAX_REQUESTS_PER_BATCH", 1),)
 STUCK = Fault(kind="stuck", model=MODELS[0], seconds=3 * HOUR, times=0)
 SPENT_ONCE = Fault(kind="3036", on="submit")
 FULL = Fault(kind="3040", on="submit")
-BAD = Fault(kind="5006", on="submit", times=0)
+WAIT = Fault(kind="971", on="submit", retry_after=30)
 LONG = 2 * HOUR
+TOGETHER = story(*CANCELLED, 10 * MINUTE, slow("put_item PAUSE#", seconds=1.0), files("b", 2))
+"""Two batches see at once that a model's wait has been over for long."""
+MANY = "efghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP"
 
 CROWDED_WORLDS = (
-    SmallWorld("full model", full_model, (), TWO, latency=LONG),
+    SmallWorld("full model", story(*FULL_MODEL, files("c", 4, MODELS[1])), (), TWO, latency=LONG),
     SmallWorld(
-        "counted one by one", counted, (), TWO, latency=LONG, patched=((tick, "MAX_COUNTED", 15),)
+        "counted one by one",
+        story(one_item_a_page, *FULL_MODEL),
+        (),
+        TWO,
+        latency=LONG,
+        patched=((tick, "MAX_COUNTED", 15),),
+    ),
+    # Within seconds a model gets more batches outstanding than it may.
+    SmallWorld(
+        "another model beside many batches",
+        story(files("acdefghijk"), MINUTE, files("b", 1, MODELS[1])),
+        (),
+        TWENTY,
+        latency=LONG,
+        patched=FEW,
     ),
     SmallWorld(
-        "another model beside many batches", beside_many, (), TWENTY, latency=LONG, patched=FEW
+        "lost while its model is full",
+        story(files("a", 8), 2 * HOUR, structs.replace(NO_ANSWERS, contains="a.jsonl 0")),
+        (STUCK,),
+        ONE,
     ),
-    SmallWorld("lost while its model is full", lost_while_full, (STUCK,), ONE),
+    # A slow submit is refused for capacity when the wait after another refusal is long over.
     SmallWorld(
         "late refusal",
-        partial(late_refusal, seconds=45.0),
-        (Fault(kind="3040", on="submit", times=2),),
+        story(slow(BATCH, CLAIM, seconds=45.0), files("ab"), 5.0, "a cancel"),
+        (structs.replace(FULL, times=2),),
         SINGLE,
     ),
-    SmallWorld("probe of the past", probe_of_the_past, (FULL,), SINGLE),
-    SmallWorld("two probes together", probes_together, (FULL,), SINGLE),
+    # A slow probe of a model is refused when another one has ended the wait.
     SmallWorld(
-        "two probes together, the shortest waits", probes_together, (FULL,), SINGLE, share=0.0
+        "probe of the past",
+        story(
+            *CANCELLED,
+            15.0,
+            slow(BATCH, CLAIM, seconds=56.0),
+            structs.replace(FULL, contains="b.jsonl"),
+            refuse_slowly,
+            files("b"),
+            91.0,
+            files("c"),
+        ),
+        (FULL,),
+        SINGLE,
     ),
-    SmallWorld("two probes of a pause", probes_of_a_pause, (SPENT_ONCE,), SINGLE, share=0.0),
-    SmallWorld("late message in a wait", late_message, (), FOUR, latency=400.0),
-    SmallWorld("a poll takes its token slowly", polled_slowly, (), FOUR, latency=400.0),
+    SmallWorld("two probes together", TOGETHER, (FULL,), SINGLE),
+    SmallWorld("two probes together, the shortest waits", TOGETHER, (FULL,), SINGLE, share=0.0),
     SmallWorld(
-        "swept page by page", swept, (), SINGLE, latency=LONG, patched=((sweep, "PAGE_BATCHES", 2),)
+        "two probes of a pause",
+        story(*CANCELLED, HOUR - 10.0, slow("put_item PAUSE", seconds=1.0), files("b", 2)),
+        (SPENT_ONCE,),
+        SINGLE,
+        share=0.0,
     ),
-    SmallWorld("lost after midnight", lost_after_midnight, (), SINGLE, latency=LONG),
+    SmallWorld(
+        "late message in a wait",
+        story(
+            files("ab"),
+            MINUTE,
+            Fault(kind="10000", on="poll", status=401),
+            Fault(kind="971", on="poll", retry_after=600),
+            late_message,
+        ),
+        (),
+        FOUR,
+        latency=400.0,
+    ),
+    # Submits take the tokens that there are meanwhile.
+    SmallWorld(
+        "a poll takes its token slowly",
+        story(
+            files("a"),
+            2 * MINUTE,
+            slow("update_item RATE SET filled_at", seconds=2.0, then=(files("bc"),)),
+            5 * MINUTE,
+        ),
+        (),
+        FOUR,
+        latency=400.0,
+    ),
+    SmallWorld(
+        "swept page by page",
+        story(
+            *(files("a", 7), 0.2, "stack pause", MINUTE),
+            *("a cancel", 10 * MINUTE, "stack run"),
+        ),
+        (),
+        SINGLE,
+        latency=LONG,
+        patched=((sweep, "PAGE_BATCHES", 2),),
+    ),
+    # Soon after the end of a pause that nothing has probed.
+    SmallWorld(
+        "lost after midnight",
+        story(
+            *(half_before_midnight, files("a"), 2 * MINUTE, SPENT_ONCE),
+            *(files("b"), 11 * MINUTE, structs.replace(NO_ANSWERS, contains="b.jsonl")),
+        ),
+        (),
+        SINGLE,
+        latency=LONG,
+    ),
     SmallWorld(
         "lost when a pause may be probed",
-        partial(lost_when_a_probe_is_due, kind="3036"),
+        lost_when_a_probe_is_due("3036"),
         (),
         SINGLE,
         latency=LONG,
     ),
     SmallWorld(
         "lost when a model may be probed",
-        partial(lost_when_a_probe_is_due, kind="3040"),
+        lost_when_a_probe_is_due("3040"),
         (),
         SINGLE,
         latency=LONG,
     ),
+    # While it is polled, another submit makes all calls wait.
     SmallWorld(
-        "lost when calls wait", lost_when_calls_wait, (Fault(kind="no_answers", times=9),), SINGLE
-    ),
-    SmallWorld(
-        "outage without a connection", outage_without_connection, (Fault(kind="html", on="submit"),)
-    ),
-    SmallWorld(
-        "waits an hour apart",
-        waits_apart,
-        (Fault(kind="971", on="submit", retry_after=30),),
+        "lost when calls wait",
+        story(
+            slow(
+                BATCH,
+                "#polls = :to_polls",
+                nth=5,
+                seconds=5.0,
+                then=(structs.replace(WAIT, retry_after=20), files("b")),
+            ),
+            files("a"),
+            5 * MINUTE,
+        ),
+        (structs.replace(NO_ANSWERS, times=9),),
         SINGLE,
     ),
-    SmallWorld("outage without tokens", outage_without_tokens, (STUCK,), FOUR),
-    SmallWorld("first batches and polls", firsts_and_polls, (), FOUR),
-    SmallWorld("fewer tokens than polls", fewer_tokens, (), FOUR, latency=400.0),
-    SmallWorld("a batch without a job", without_a_job),
-    SmallWorld("a tick looks too long", looks_too_long, (), SINGLE, latency=300.0),
+    SmallWorld(
+        "outage without a connection",
+        story(files("a", 6), 5.0, unreachable(HOUR)),
+        (Fault(kind="html", on="submit"),),
+    ),
+    SmallWorld("waits an hour apart", story(files("a"), HOUR, WAIT, files("b")), (WAIT,), SINGLE),
+    # Polls of a model that does not answer use all of them while another's submits have no answer.
+    SmallWorld(
+        "outage without tokens",
+        story(
+            *(files("a", 40), 15 * MINUTE, Fault(kind="html", on="submit", times=0)),
+            *(files("b", 6, MODELS[1]), again_without_tokens, clear),
+        ),
+        (STUCK,),
+        FOUR,
+    ),
+    SmallWorld(
+        "first batches and polls",
+        story(files("abcd"), 50.0, files(MANY, 1, MODELS[1])),
+        (),
+        FOUR,
+    ),
+    SmallWorld(
+        "fewer tokens than polls",
+        story(
+            files("abcdef"),
+            3 * MINUTE,
+            Fault(kind="971", on="poll", retry_after=300),
+            taken_by_a_submit,
+        ),
+        (),
+        FOUR,
+        latency=400.0,
+    ),
+    SmallWorld("a batch without a job", story(files("a"), without_a_job, 20 * MINUTE)),
+    # The next tick comes before one has noted that it looks no longer.
+    SmallWorld(
+        "a tick looks too long",
+        story(
+            slow("update_item RATE#OUTSTANDING SET watched_until", seconds=20.0, nth=0), files("a")
+        ),
+        (),
+        SINGLE,
+        latency=300.0,
+    ),
     SmallWorld(
         "no capacity, the longest waits",
-        no_capacity,
-        (Fault(kind="3040", on="submit", times=0),),
+        story(files("a", 2), HOUR, clear),
+        (structs.replace(FULL, times=0),),
         share=1.0,
     ),
 )

@@ -3,461 +3,388 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from local.workers_ai import Fault
-from simulation.services.errors import refused
 from tests.simulation.explore.crowded_worlds import CROWDED_WORLDS
 from tests.simulation.explore.schedules import SmallWorld
-from tests.simulation.explore.slow_writes import SLOW_WORLDS
+from tests.simulation.explore.stories import (
+    Act,
+    Step,
+    account,
+    clear,
+    commanded,
+    dies_after,
+    files,
+    notified_again,
+    replace_token,
+    revoke,
+    slow,
+    story,
+    table_fails,
+    ticks,
+    twice,
+    unreadable,
+)
 from tests.simulation.worlds import answer_laws
-from tests.simulation.worlds.users import MODELS, Dropped, drop
+from tests.simulation.worlds.users import MODELS
 from tests.support.aws.resources import ACCOUNT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from simulation.services.s3 import Version
+    from tests.simulation.worlds.users import Dropped
     from tests.simulation.worlds.world import World
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
-Act = "Callable[[World], list[Dropped]]"
-
-
-def one(
-    world: World, size: int = 2, *, may_fail: bool = True, name: str = "a.jsonl"
-) -> list[Dropped]:
-    """A file is dropped."""
-    return [drop(world, name, size, may_fail=may_fail)]
-
-
-def notified_twice(world: World) -> list[Dropped]:
-    """S3 sends its event twice."""
-    dropped = one(world)
-    world.notify_again(dropped[0].upload)
-    return dropped
-
-
-def two_jobs(world: World) -> list[Dropped]:
-    """Two files are dropped together, for two models."""
-    return [drop(world, "a.jsonl", 1), drop(world, "b.jsonl", 1, MODELS[1])]
-
-
-def commanded(
-    world: World, words: Sequence[str], *, after: float = 1.5, size: int = 4, apart: float = 30.0
-) -> list[Dropped]:
-    """A user commands a job."""
-    dropped = one(world, size)
-    world.run(after)
-    for word in words:
-        world.command(dropped[0].upload.job_id, word)
-        world.run(apart)
-    return dropped
-
-
-def stack_paused(world: World) -> list[Dropped]:
-    """An operator pauses the stack for ten minutes."""
-    world.command("stack", "pause")
-    world.run(5)
-    dropped = one(world, 4)
-    world.run(10 * MINUTE)
-    world.command("stack", "run")
-    return dropped
-
-
-def recovering(world: World, *, after: float, size: int = 6, jobs: int = 1) -> list[Dropped]:
-    """The API's faults end some time after files were dropped."""
-    dropped = [drop(world, f"{name}.jsonl", size, may_fail=True) for name in "abcdef"[:jobs]]
-    world.run(after)
-    world.api.clear_faults()
-    return dropped
-
-
-def token_replaced(world: World) -> list[Dropped]:
-    """The token is revoked while batches are outstanding, and replaced half an hour later."""
-    dropped = one(world, 4)
-    world.run(3)
-    world.api.switch(tokens=("second-token",))
-    dropped += one(world, name="b.jsonl")
-    world.run(HOUR / 2)
-    world.token = "second-token"
-    return dropped
-
-
-def with_messages_twice(
-    act: Callable[[World], list[Dropped]], apart: float, world: World
-) -> list[Dropped]:
-    """Every message of a queue comes twice."""
-    put = world.sqs.put
-
-    def twice(name: str, body: str, delay: float = 0.0) -> None:
-        put(name, body, delay)
-        put(name, body, delay + apart)
-
-    world.sqs.put = twice  # type: ignore[method-assign]
-    return act(world)
-
-
-def then_a_wait(world: World, kind: str = "971", after: float = 72.2) -> list[Dropped]:
-    """A lost batch is to be submitted again when another job's submit makes submits wait."""
-    dropped = one(world)
-    world.run(after)
-    world.inject(Fault(kind=kind, on="submit", retry_after=20, times=1 if kind == "971" else 3))
-    return dropped + one(world, name="b.jsonl")
-
-
-def then_a_refusal(world: World) -> list[Dropped]:
-    """A batch with a lost id is submitted again, and that submit is refused."""
-    dropped = one(world)
-    world.run(15.0)
-    world.inject(Fault(kind="5006", on="submit", times=0))
-    world.run(10 * MINUTE)
-    world.api.clear_faults()
-    return dropped
-
-
-def then_a_paused_stack(world: World) -> list[Dropped]:
-    """A lost batch is to be submitted again while an operator has paused the stack."""
-    dropped = one(world)
-    world.run(30)
-    world.command("stack", "pause")
-    world.run(10 * MINUTE)
-    world.command("stack", "run")
-    return dropped
-
-
-def dies_after(world: World, word: str) -> None:
-    """The process dies that is the first to store an object whose key holds this word."""
-    dead: list[str] = []
-
-    def watch(version: Version) -> None:
-        if word in version.key and not dead and (life := world.kernel.life()) is not None:
-            dead.append(version.key)
-            world.kernel.kill(life)
-
-    world.s3.watchers.append(watch)
-
-
-def table_fails(world: World, name: str, seconds: float) -> None:
-    """From the first write that sets this attribute on."""
-    real, until = world.dynamodb.update_item, [0.0]
-
-    def failing(**given: Any) -> Any:
-        now = world.kernel.now
-        if f":to_{name}" in given.get("ExpressionAttributeValues", {}) and not until[0]:
-            until[0] = now + seconds
-        if (
-            now < until[0]
-            and (life := world.kernel.life()) is not None
-            and life.name.startswith("Submit")
-        ):
-            world.kernel.wait(1.0)
-            raise refused("InternalServerError", "UpdateItem", 500)
-        return real(**given)
-
-    world.dynamodb.update_item = failing  # type: ignore[method-assign]
-
-
-def dies_with_answer(world: World) -> list[Dropped]:
-    """The submit function dies when it has stored an answer that came at once."""
-    dies_after(world, "/raw-")
-    return one(world)
-
-
-def leaves_receipt(world: World) -> list[Dropped]:
-    """The table refuses an acceptance for so long that only a receipt in S3 is left of it."""
-    table_fails(world, "submission", 170.0)
-    return one(world)
-
-
-def rarely_ticked(world: World) -> list[Dropped]:
-    """A tick every half an hour, for a world of days."""
-    world.tick_seconds = HOUR / 2
-    return one(world)
-
-
-def paused_for_a_day(world: World) -> list[Dropped]:
-    """A user pauses a job for a day."""
-    world.tick_seconds = HOUR / 2
-    return commanded(world, ("pause", "run"), after=0.6, apart=DAY + HOUR)
-
-
-def paused_beyond_its_deadline(world: World) -> list[Dropped]:
-    """A user pauses a job, whose deadline ends it two hours later."""
-    world.tick_seconds = MINUTE * 10
-    dropped = [drop(world, "a.jsonl", 4, may_fail=True, metadata={"deadline-hours": "2"})]
-    world.run(0.6)
-    world.command(dropped[0].upload.job_id, "pause")
-    return dropped
-
-
-def no_quota_for_two_days(world: World) -> list[Dropped]:
-    """The daily allocation is used up, and again after midnight."""
-    world.tick_seconds = HOUR / 2
-    return recovering(world, after=20 * HOUR, size=2)
-
-
+BATCH, CLAIM = "BATCH#00000000", "#fence = :to_fence"
+SOON, LATE = 0.05, 40.0
+"""Seconds after which messages come again."""
 LOST = Fault(kind="stuck")
+RESET = Fault(kind="accept_then_reset")
 FORGOTTEN = (
     Fault(kind="forgotten", contains="a.jsonl"),
     Fault(kind="stuck", contains="b.jsonl", seconds=90),
 )
-TWICE, LATE = 0.05, 40.0
-ONE, TWO, FOUR = (partial(one, size=size) for size in (1, 2, 4))
 BAD = (Fault(kind="5006", on="submit", contains="a.jsonl 1", times=0),)
-SLOW = (("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", 4))
-ONE_CALL = (("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", 1))
-WHOLE = (("MAX_REQUESTS_PER_BATCH", 20),)
+SINGLE = (("MAX_REQUESTS_PER_BATCH", 1),)
+TEN, WHOLE = ((("MAX_REQUESTS_PER_BATCH", size),) for size in (10, 20))
+SLOW = (*SINGLE, ("API_CALLS_PER_MINUTE", 4))
+ONE_CALL = (*SINGLE, ("API_CALLS_PER_MINUTE", 1))
 DEADLINE = (("MAX_REQUESTS_PER_BATCH", 2), ("BATCH_DEADLINE_HOURS", 0.02))
+ONE, TWO, FOUR, TWENTY = (files("a", size) for size in (1, 2, 4, 20))
+TWO_JOBS = (files("a", may_fail=False), files("b", 1, MODELS[1], may_fail=False))
+TOKEN_REPLACED = story(FOUR, 3.0, revoke, files("b", 2), HOUR / 2, replace_token)
+PAUSED = ("stack pause", 10 * MINUTE, "stack run")
 
 
-def twice(
-    act: Callable[[World], list[Dropped]], apart: float = TWICE
-) -> Callable[[World], list[Dropped]]:
-    """The same with every message twice."""
-    return partial(with_messages_twice, act, apart)
+def recovering(after: float, names: str = "a", size: int = 6) -> Act:
+    """The API's faults end some time after files were dropped."""
+    return story(files(names, size), after, clear)
+
+
+def then_a_wait(kind: str = "971", after: float = 72.2) -> tuple[Step, ...]:
+    """A lost batch is to be submitted again when another job's submit makes submits wait."""
+    times = 1 if kind == "971" else 3
+    return (TWO, after, Fault(kind=kind, on="submit", retry_after=20, times=times), files("b", 2))
+
+
+def submitted_again(seconds: float) -> Act:
+    """A lost batch is submitted again, slowly, while another submit is refused."""
+    refused = (Fault(kind="971", on="submit", retry_after=10), files("b", 2))
+    again = slow(BATCH, CLAIM, seconds=seconds, nth=2, then=refused)
+    return story(twice(2.0, "SubmitQueue"), again, TWO, 200.0)
+
+
+def _until_over(world: World, dropped: list[Dropped]) -> None:
+    """Until all is over; under some schedules a job is paused first, and would wait for a month."""
+    world.run(600.0, world.all_over)
+    if not world.all_over():
+        world.command(dropped[0].upload.job_id, "run")
 
 
 _WORLDS = (
-    SmallWorld("one batch", partial(one, may_fail=False)),
-    SmallWorld("notified twice", notified_twice),
-    SmallWorld("two jobs", two_jobs),
-    SmallWorld("messages twice", twice(FOUR)),
-    SmallWorld("messages late", twice(FOUR, LATE)),
-    SmallWorld("refused record", FOUR, BAD, WHOLE),
-    SmallWorld("refused record, messages twice", twice(FOUR), BAD, WHOLE),
-    SmallWorld("refused records of a large batch", partial(one, size=20), BAD, WHOLE),
+    SmallWorld("one batch", story(files("a", 2, may_fail=False))),
+    SmallWorld("notified twice", story(TWO, notified_again)),
+    SmallWorld("two jobs", story(*TWO_JOBS)),
+    SmallWorld("messages twice", story(twice(SOON), FOUR)),
+    SmallWorld("messages late", story(twice(LATE), FOUR)),
+    SmallWorld("refused record", story(FOUR), BAD, WHOLE),
+    SmallWorld("refused record, messages twice", story(twice(SOON), FOUR), BAD, WHOLE),
+    SmallWorld("refused records of a large batch", story(TWENTY), BAD, WHOLE),
     SmallWorld(
-        "every record is refused",
-        partial(one, size=20),
-        (Fault(kind="5006", on="submit", times=0),),
-        WHOLE,
+        "every record is refused", story(TWENTY), (Fault(kind="5006", on="submit", times=0),), WHOLE
     ),
-    SmallWorld("lost after acceptance", ONE, (Fault(kind="accept_then_reset"),)),
-    SmallWorld(
-        "lost after acceptance, messages late", twice(ONE, LATE), (Fault(kind="accept_then_reset"),)
-    ),
-    SmallWorld("lost twice", TWO, (Fault(kind="accept_then_reset", times=2),)),
+    SmallWorld("lost after acceptance", story(ONE), (RESET,)),
+    SmallWorld("lost after acceptance, messages late", story(twice(LATE), ONE), (RESET,)),
+    SmallWorld("lost twice", story(TWO), (structs.replace(RESET, times=2),)),
     SmallWorld(
         "accepted and answered with an error",
-        TWO,
+        story(TWO),
         (Fault(kind="accept_then_error", code=5001, times=2),),
     ),
-    SmallWorld("accepted and blamed", twice(TWO), (Fault(kind="accept_then_error", code=3003),)),
-    SmallWorld("accepted again and refused", twice(then_a_refusal, 1.0), (LOST,), DEADLINE),
     SmallWorld(
-        "failed after acceptance", TWO, (Fault(kind="batch_fails", contains="a.jsonl 1", times=0),)
+        "accepted and blamed",
+        story(twice(SOON), TWO),
+        (Fault(kind="accept_then_error", code=3003),),
     ),
-    SmallWorld("lost id", twice(two_jobs), FORGOTTEN),
-    SmallWorld("overdue", twice(TWO), (Fault(kind="stuck", seconds=150),), DEADLINE),
-    SmallWorld("answer at once", twice(TWO), (Fault(kind="sync_answer"),)),
     SmallWorld(
-        "death after an answer at once", twice(dies_with_answer, 1.0), (Fault(kind="sync_answer"),)
+        "accepted again and refused",
+        story(twice(1.0), TWO, 15.0, Fault(kind="5006", on="submit", times=0), 10 * MINUTE, clear),
+        (LOST,),
+        DEADLINE,
     ),
-    SmallWorld("receipt", twice(leaves_receipt, 1.0)),
-    SmallWorld("answers missing", twice(TWO), (Fault(kind="missing", first=1),)),
     SmallWorld(
-        "unreadable answers", rarely_ticked, (Fault(kind="truncated_json", at=20, times=0),)
+        "failed after acceptance",
+        story(TWO),
+        (Fault(kind="batch_fails", contains="a.jsonl 1", times=0),),
+    ),
+    SmallWorld("lost id", story(twice(SOON), *TWO_JOBS), FORGOTTEN),
+    SmallWorld("overdue", story(twice(SOON), TWO), (structs.replace(LOST, seconds=150),), DEADLINE),
+    SmallWorld("answer at once", story(twice(SOON), TWO), (Fault(kind="sync_answer"),)),
+    SmallWorld(
+        "death after an answer at once",
+        story(twice(1.0), dies_after("/raw-"), TWO),
+        (Fault(kind="sync_answer"),),
+    ),
+    SmallWorld("receipt", story(twice(1.0), table_fails("submission", 170.0), TWO)),
+    SmallWorld("answers missing", story(twice(SOON), TWO), (Fault(kind="missing", first=1),)),
+    SmallWorld(
+        "unreadable answers",
+        story(ticks(HOUR / 2), TWO),
+        (Fault(kind="truncated_json", at=20, times=0),),
     ),
     SmallWorld(
         "an answer that no reader follows",
-        twice(TWO),
+        story(twice(SOON), TWO),
         (Fault(kind="deep", marker="a.jsonl 1", times=0),),
         # As schedules patch the code.
         patched=((answer_laws, "LONG_SECONDS", 60.0 + answer_laws.CLOCKS_SECONDS),),
     ),
-    SmallWorld("answers never come", TWO, (Fault(kind="missing"),)),
-    SmallWorld("failed for capacity", twice(TWO), (Fault(kind="item_fails", first=1),)),
+    SmallWorld("answers never come", story(TWO), (Fault(kind="missing"),)),
+    SmallWorld(
+        "failed for capacity", story(twice(SOON), TWO), (Fault(kind="item_fails", first=1),)
+    ),
     SmallWorld(
         "a lost batch has failed",
-        twice(then_a_wait, 10.0),
+        story(twice(10.0), *then_a_wait()),
         (LOST, Fault(kind="batch_fails")),
         DEADLINE,
     ),
+    SmallWorld("lost while a model waits", story(*then_a_wait("3040", 66.0)), (LOST,), DEADLINE),
     SmallWorld(
-        "lost while a model waits", partial(then_a_wait, kind="3040", after=66.0), (LOST,), DEADLINE
+        "lost while the quota is used up", story(*then_a_wait("3036", 66.0)), (LOST,), DEADLINE
     ),
+    SmallWorld("lost while the stack is paused", story(TWO, 30.0, *PAUSED), (LOST,), DEADLINE),
+    SmallWorld("forty batches", story(files("a", 40, may_fail=False)), (), SINGLE),
+    SmallWorld("no answers", story(twice(1.0), TWO), (Fault(kind="no_answers", times=12),)),
     SmallWorld(
-        "lost while the quota is used up",
-        partial(then_a_wait, kind="3036", after=66.0),
-        (LOST,),
-        DEADLINE,
+        "cancelled, messages a second later", story(twice(1.0), *commanded("cancel", after=0.3))
     ),
-    SmallWorld("lost while the stack is paused", then_a_paused_stack, (LOST,), DEADLINE),
+    SmallWorld("cancelled", story(*commanded("cancel"))),
+    SmallWorld("cancelled, messages twice", story(twice(SOON), *commanded("cancel"))),
+    SmallWorld("cancelled early", story(*commanded("cancel", after=0.3))),
+    SmallWorld("cancelled now", story(*commanded("cancel now"))),
     SmallWorld(
-        "forty batches", partial(one, size=40, may_fail=False), (), (("MAX_REQUESTS_PER_BATCH", 1),)
+        "cancelled now, messages twice", story(twice(1.0), *commanded("cancel now", size=2))
     ),
-    SmallWorld("no answers", twice(TWO, 1.0), (Fault(kind="no_answers", times=12),)),
-    SmallWorld(
-        "cancelled, messages a second later",
-        twice(partial(commanded, words=("cancel",), after=0.3), 1.0),
-    ),
-    SmallWorld("cancelled", partial(commanded, words=("cancel",))),
-    SmallWorld("cancelled, messages twice", twice(partial(commanded, words=("cancel",)))),
-    SmallWorld("cancelled early", partial(commanded, words=("cancel",), after=0.3)),
-    SmallWorld("cancelled now", partial(commanded, words=("cancel now",))),
-    SmallWorld(
-        "cancelled now, messages twice",
-        twice(partial(commanded, words=("cancel now",), size=2), 1.0),
-    ),
-    SmallWorld("paused and resumed", partial(commanded, words=("pause", "run"), after=0.6)),
+    SmallWorld("paused and resumed", story(*commanded("pause", "run", after=0.6))),
     SmallWorld(
         "refused, paused and resumed",
-        partial(commanded, words=("pause", "run"), apart=3.0),
+        story(*commanded("pause", "run", apart=3.0)),
         (Fault(kind="json_500", on="submit", times=4),),
     ),
-    SmallWorld("paused for a day", paused_for_a_day, (), SLOW),
-    SmallWorld("paused beyond its deadline", paused_beyond_its_deadline, (), SLOW),
     SmallWorld(
-        "paused and cancelled", twice(partial(commanded, words=("pause", "cancel"), after=0.6))
+        "paused for a day",
+        story(ticks(HOUR / 2), *commanded("pause", "run", after=0.6, apart=DAY + HOUR)),
+        (),
+        SLOW,
     ),
-    SmallWorld("stack paused", stack_paused),
-    SmallWorld("unusable model", FOUR, (Fault(kind="5007", times=0),)),
     SmallWorld(
-        "no capacity", partial(recovering, after=HOUR), (Fault(kind="3040", on="submit", times=0),)
+        "paused beyond its deadline",
+        story(ticks(10 * MINUTE), files("a", 4, metadata={"deadline-hours": "2"}), 0.6, "a pause"),
+        (),
+        SLOW,
     ),
-    SmallWorld("no quota", FOUR, (Fault(kind="3036", on="submit", times=4),)),
     SmallWorld(
-        "no quota for two days", no_quota_for_two_days, (Fault(kind="3036", on="submit", times=0),)
+        "paused and cancelled", story(twice(SOON), *commanded("pause", "cancel", after=0.6))
+    ),
+    SmallWorld("stack paused", story("stack pause", 5.0, FOUR, 10 * MINUTE, "stack run")),
+    SmallWorld("unusable model", story(FOUR), (Fault(kind="5007", times=0),)),
+    SmallWorld("no capacity", recovering(HOUR), (Fault(kind="3040", on="submit", times=0),)),
+    SmallWorld("no quota", story(FOUR), (Fault(kind="3036", on="submit", times=4),)),
+    SmallWorld(
+        "no quota for two days",
+        story(ticks(HOUR / 2), TWO, 20 * HOUR, clear),
+        (Fault(kind="3036", on="submit", times=0),),
     ),
     SmallWorld(
         "an outage, then no quota",
-        partial(recovering, after=HOUR / 2, size=2, jobs=4),
+        recovering(HOUR / 2, "abcd", 2),
         (Fault(kind="html", on="submit"), Fault(kind="3036", on="submit", times=0)),
     ),
     SmallWorld(
-        "long outage",
-        partial(recovering, after=HOUR, size=20),
-        (Fault(kind="html", on="submit", times=0),),
+        "long outage", recovering(HOUR, size=20), (Fault(kind="html", on="submit", times=0),)
     ),
-    SmallWorld("token replaced", token_replaced),
+    SmallWorld("token replaced", TOKEN_REPLACED),
     SmallWorld(
         "token replaced, a deadline between",
-        token_replaced,
+        TOKEN_REPLACED,
         settings=(("MAX_REQUESTS_PER_BATCH", 2), ("BATCH_DEADLINE_HOURS", 0.25)),
         latency=2_400.0,
     ),
+    SmallWorld("outage", recovering(HOUR / 2), (Fault(kind="html", on="submit", times=0),)),
+    SmallWorld("no connection", recovering(HOUR / 2), (Fault(kind="refuse", times=0),)),
+    SmallWorld("too many calls", story(FOUR), (Fault(kind="971", times=3, retry_after=30),)),
+    SmallWorld("wait for a year", story(FOUR), (Fault(kind="971", retry_after=31_536_000),)),
+    SmallWorld("bare refusal", story(FOUR), (Fault(kind="bare", status=429),)),
+    SmallWorld("four calls a minute", story(files("a", 20, may_fail=False)), (), SLOW),
     SmallWorld(
-        "outage", partial(recovering, after=HOUR / 2), (Fault(kind="html", on="submit", times=0),)
+        "refused record at four calls a minute", story(FOUR), BAD, (("API_CALLS_PER_MINUTE", 4),)
     ),
-    SmallWorld(
-        "no connection", partial(recovering, after=HOUR / 2), (Fault(kind="refuse", times=0),)
-    ),
-    SmallWorld("too many calls", FOUR, (Fault(kind="971", times=3, retry_after=30),)),
-    SmallWorld("wait for a year", FOUR, (Fault(kind="971", retry_after=31_536_000),)),
-    SmallWorld("bare refusal", FOUR, (Fault(kind="bare", status=429),)),
-    SmallWorld("four calls a minute", partial(one, size=20, may_fail=False), (), SLOW),
-    SmallWorld("refused record at four calls a minute", FOUR, BAD, (("API_CALLS_PER_MINUTE", 4),)),
     SmallWorld(
         "stalled model",
-        partial(recovering, after=HOUR, size=10, jobs=2),
+        recovering(HOUR, "ab", 10),
         (Fault(kind="stuck", seconds=HOUR / 2, times=0),),
         ONE_CALL,
     ),
 )
 
-# ── calls have to wait for tokens, pauses and models in unusual ways ──────────────────────────────
-
-
-def _dropped_together(
-    world: World, names: str, size: int = 1, model: str = MODELS[0]
-) -> list[Dropped]:
-    return [drop(world, f"{name}.jsonl", size, model, may_fail=True) for name in names]
-
-
-def firsts_at_once(world: World) -> list[Dropped]:
-    """The first batches of some jobs use all tokens, those that polls leave to them too."""
-    return _dropped_together(world, "abcdefghijkl")
-
-
-def other_account(world: World) -> list[Dropped]:
-    """The stack has another account for a while, less than an hour."""
-    dropped = _dropped_together(world, "a", 8)
-    world.run(1.0)
-    world.redeploy(CLOUDFLARE_ACCOUNT_ID="f" * 32)
-    dropped += _dropped_together(world, "b")
-    world.run(HOUR / 2)
-    world.redeploy(CLOUDFLARE_ACCOUNT_ID=ACCOUNT)
-    return dropped
-
-
-def held_polls(world: World) -> list[Dropped]:
-    """All polls have to wait; then they are due together, and find a full bucket."""
-    dropped = _dropped_together(world, "abcdef")
-    world.run(3 * MINUTE)
-    world.inject(Fault(kind="971", on="poll", retry_after=300))
-    return dropped
-
-
-def quota_without_tokens(world: World) -> list[Dropped]:
-    """The allocation is used up while the polls of a stalled model use all tokens."""
-    dropped = _dropped_together(world, "a", 8)
-    world.run(20 * MINUTE)
-    world.inject(Fault(kind="3036", on="submit", times=0))
-    dropped += _dropped_together(world, "b", 6, MODELS[1])
-    world.run(2 * HOUR)
-    world.api.clear_faults()
-    return dropped
-
-
-TWENTY = (("MAX_REQUESTS_PER_BATCH", 1), ("API_CALLS_PER_MINUTE", 20))
-STUCK = Fault(kind="stuck", model=MODELS[0], seconds=3 * HOUR, times=0)
-REFUSED = Fault(kind="10000", on="submit", status=401, times=0)
-
-WAITING_WORLDS = (
-    SmallWorld("first batches at once", firsts_at_once, (), TWENTY),
-    SmallWorld("another account", other_account, (), SLOW),
-    SmallWorld("polls after a long wait", held_polls, (), SLOW, latency=400.0),
-    SmallWorld("no quota and no tokens", quota_without_tokens, (STUCK,), ONE_CALL),
+SLOW_WORLDS = (
+    SmallWorld("two faults", story(FOUR), (Fault(kind="5007"), Fault(kind="5016"))),
+    SmallWorld(
+        "two batches are split", story(slow(BATCH, "#pieces", seconds=1.5), TWENTY), BAD, TEN
+    ),
+    SmallWorld("a slow submit, then a wait", submitted_again(20.0), (LOST,), DEADLINE),
+    SmallWorld(
+        "a slow submit, then a failure",
+        submitted_again(60.0),
+        (LOST, Fault(kind="batch_fails")),
+        DEADLINE,
+    ),
+    SmallWorld(
+        "lost and refused",
+        story(
+            slow(BATCH, CLAIM, nth=2, then=(Fault(kind="971", on="submit", retry_after=20),)), TWO
+        ),
+        (LOST,),
+        DEADLINE,
+    ),
+    # Another invocation ends the batch first.
+    SmallWorld(
+        "cancelled while it is split",
+        story(slow(BATCH, "#pieces = :to_pieces", seconds=125.0), files("a", 10), 3.0, "a cancel"),
+        BAD,
+        TEN,
+    ),
+    # The command comes while a visit ends the job, and takes long to be noted.
+    SmallWorld(
+        "commanded at its end",
+        story(
+            TWO,
+            slow("META", "#state = :to_state", seconds=5.0, nth=2, then=("a pause",)),
+            slow("META", "#control", seconds=10.0),
+            _until_over,
+        ),
+    ),
+    SmallWorld(
+        "polls fail, and then do not",
+        story(slow("META", "#wait", seconds=130.0, then=(clear,)), TWO),
+        (Fault(kind="html", on="poll", times=0),),
+    ),
+    SmallWorld(
+        "body that cannot be read",
+        story(unreadable("/00000000", 20.0), TWO),
+        most=(99, 47.0, 9_999),
+        calls_fail=True,
+    ),
+    SmallWorld(
+        "failure noted late",
+        story(
+            unreadable("/00000000", 0.5),
+            twice(1.0, "SubmitQueue"),
+            slow(BATCH, "SET due_at = :due_at", seconds=5.0),
+            TWO,
+        ),
+        calls_fail=True,
+    ),
+    SmallWorld(
+        "claim without an answer",
+        story(slow(BATCH, CLAIM, unanswered=True), TWO),
+        most=(99, 10.0, 9_999),
+        calls_fail=True,
+    ),
+    SmallWorld(
+        "two refusals",
+        story(slow("put_item PAUSE", seconds=1.0), FOUR),
+        (Fault(kind="3036", times=2),),
+    ),
+    SmallWorld(
+        "refused while a pause ends",
+        story(
+            slow(
+                "delete_item PAUSE",
+                seconds=10.0,
+                then=(Fault(kind="10000", on="poll", status=401),),
+            ),
+            TWO,
+        ),
+        (Fault(kind="html", on="submit"),),
+    ),
+    SmallWorld(
+        "two waits", story(FOUR), tuple(Fault(kind="971", retry_after=s) for s in (600, 20))
+    ),
+    SmallWorld(
+        "token taken slowly",
+        story(slow("update_item RATE SET filled_at", seconds=1.0), files("ab")),
+        (Fault(kind="971", retry_after=30),),
+        (("API_CALLS_PER_MINUTE", 4),),
+    ),
 )
 
-
-def before_the_first_submit(world: World) -> list[Dropped]:
-    """An operator has paused the stack when a file comes."""
-    world.command("stack", "pause")
-    world.run(5.0)
-    dropped = [drop(world, "a.jsonl", 2, may_fail=True)]
-    world.run(10 * MINUTE)
-    world.command("stack", "run")
-    return dropped
+BEFORE_FIRST_SUBMIT = ("stack pause", 5.0, TWO, 10 * MINUTE, "stack run")
 
 
-def before_another_submit(world: World) -> list[Dropped]:
-    """An operator pauses the stack while a batch is outstanding."""
-    dropped = [drop(world, "a.jsonl", 2, may_fail=True)]
-    world.run(1.0)
-    world.command("stack", "pause")
-    world.run(20 * MINUTE)
-    world.command("stack", "run")
-    return dropped
-
-
-def before_a_poll(world: World) -> list[Dropped]:
-    """The token is refused as soon as batches are accepted that have waited for ten minutes."""
-    dropped = before_the_first_submit(world)
+def _until_accepted(world: World, _: list[Dropped]) -> None:
     world.run(MINUTE, lambda: bool(world.api.accepted))
-    world.api.switch(tokens=("second-token",))
-    world.run(10 * MINUTE)
-    world.token = "second-token"
-    return dropped
 
 
-ROUND = Fault(kind="item_fails", first=1)
-SINGLE = (("MAX_REQUESTS_PER_BATCH", 1),)
-
-APART = 2.0
-"""Seconds between two deliveries of a message while a batch waits."""
-
-PAUSED_WORLDS = (
-    SmallWorld("put off twice before the first submit", twice(before_the_first_submit, APART)),
+WAITING_WORLDS = (
+    SmallWorld(
+        "first batches at once",
+        story(files("abcdefghijkl")),
+        (),
+        (*SINGLE, ("API_CALLS_PER_MINUTE", 20)),
+    ),
+    SmallWorld(
+        "another account",
+        story(files("a", 8), 1.0, account("f" * 32), files("b"), HOUR / 2, account(ACCOUNT)),
+        (),
+        SLOW,
+    ),
+    # Polls are due together after it, and find a full bucket.
+    SmallWorld(
+        "polls after a long wait",
+        story(files("abcdef"), 3 * MINUTE, Fault(kind="971", on="poll", retry_after=300)),
+        (),
+        SLOW,
+        latency=400.0,
+    ),
+    # Polls of a stalled model use all tokens.
+    SmallWorld(
+        "no quota and no tokens",
+        story(
+            files("a", 8),
+            20 * MINUTE,
+            Fault(kind="3036", on="submit", times=0),
+            files("b", 6, MODELS[1]),
+            2 * HOUR,
+            clear,
+        ),
+        (Fault(kind="stuck", model=MODELS[0], seconds=3 * HOUR, times=0),),
+        ONE_CALL,
+    ),
+    # Messages come twice while a batch waits.
+    SmallWorld("put off twice before the first submit", story(twice(2.0), *BEFORE_FIRST_SUBMIT)),
     SmallWorld(
         "put off twice before another submit",
-        twice(before_another_submit, APART),
-        (ROUND,),
+        story(twice(2.0), TWO, 1.0, "stack pause", 20 * MINUTE, "stack run"),
+        (Fault(kind="item_fails", first=1),),
         latency=300.0,
     ),
-    SmallWorld("put off twice before a poll", twice(before_a_poll, APART), (), SINGLE),
+    SmallWorld(
+        "put off twice before a poll",
+        story(
+            twice(2.0),
+            *BEFORE_FIRST_SUBMIT,
+            _until_accepted,
+            revoke,
+            10 * MINUTE,
+            replace_token,
+        ),
+        (),
+        SINGLE,
+    ),
 )
 
 MOST = {
@@ -526,5 +453,4 @@ SMALL_WORLDS = (
     *SLOW_WORLDS,
     *WAITING_WORLDS,
     *CROWDED_WORLDS,
-    *PAUSED_WORLDS,
 )

@@ -7,8 +7,8 @@ import pytest
 from dropbatch.core.names import CONTROL_PK
 from shared.ledger import batches
 from tests.simulation.explore.schedules import Schedule, explore, run
-from tests.simulation.explore.slow_writes import Slow
 from tests.simulation.explore.small_worlds import SMALL_WORLDS
+from tests.simulation.explore.stories import Slow
 from tests.simulation.worlds.users import drop
 from tests.simulation.worlds.world import World, simulated
 

@@ -1,1 +1,0 @@
-"""Simulated worlds in which jobs and stacks have less money than they need."""
