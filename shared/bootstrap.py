@@ -29,7 +29,7 @@ from shared.pacing.breaker import Known
 from shared.pacing.budget import CLOUDFLARE_CALLS, Budget
 from shared.pacing.cadence import Cadence
 from shared.pacing.wake import Wakes
-from shared.retry import jittered, longest_jittered
+from shared.retry import jittered
 from shared.services import Services
 from shared.settings import Settings, read_settings
 from shared.workers_ai.client import WorkersAI, http_client
@@ -60,13 +60,6 @@ class Waits(NamedTuple):
     connect: float
     read: float
     tries: int
-
-    @property
-    def longest(self) -> float:
-        """Seconds after which a call without an answer fails; botocore waits 1, 2, 4 … between."""
-        between = float((1 << self.tries - 1) - 1)
-        waits = sum(map(longest_jittered, BUSY_WAITS))
-        return self.tries * (self.connect + self.read) + between + waits
 
     def after_busy(
         self, response: tuple[Any, dict[str, Any]] | None, attempts: int, **_: object

@@ -24,11 +24,6 @@ def jittered(seconds: float, fraction: float = 0.2) -> float:
     return seconds * random.uniform(1 - fraction, 1 + fraction)  # noqa: S311
 
 
-def longest_jittered(seconds: float, fraction: float = 0.2) -> float:
-    """The longest wait that `jittered` can return."""
-    return seconds * (1 + fraction)
-
-
 def soon_after(moment: float, within: float) -> float:
     """A random time after a moment, so that not everything that waits for it starts together."""
     return moment + random.uniform(0, within)  # noqa: S311 - spreads load, guards nothing

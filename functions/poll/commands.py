@@ -14,7 +14,6 @@ nothing.
 from __future__ import annotations
 
 from dropbatch.core import names
-from dropbatch.core.names import FINAL_JOB_STATES
 from functions.poll.contain import readable_job
 from shared.errors import StorageError
 from shared.job_control import COMMAND_TRIES, PAUSE, RUN, cancelled, read_command
@@ -68,11 +67,6 @@ def watch_stack_control(services: Services) -> None:
     except StorageError:
         logger.exception("stack's command not read")
         count("Errors")
-
-
-def is_open(job: Job | None) -> bool:
-    """Whether there is a job that is not over."""
-    return job is not None and job.state not in FINAL_JOB_STATES
 
 
 # ── pauses that Dropbatch began itself ────────────────────────────────────────────────────────────

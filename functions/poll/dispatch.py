@@ -14,7 +14,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 from dropbatch.core.names import JobState
 from functions.poll.contain import DueItem, each_contained, load, postponed
@@ -203,12 +202,6 @@ def do_routine(invocation: Invocation, dues: list[DueEntry]) -> int:
     sent, found = _send_uploads(services, open_ones)
     each_contained(services, found, visit)
     return len(dues) - len(open_ones) + sent + len(found)
-
-
-def advance_jobs(invocation: Invocation, job_ids: Iterable[str]) -> None:
-    """Visit jobs, each isolated from the others; a job that fails is due again at its `due_at`."""
-    named = [(DueEntry(job_id, "", None), job_id) for job_id in job_ids]
-    each_contained(invocation.services, named, partial(visit_job, invocation))
 
 
 def _send_uploads(

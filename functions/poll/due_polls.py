@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from functions.poll.contain import DueItem, contained, each_contained, load, postponed
-from functions.poll.dispatch import DISPATCHED_SECONDS, advance_jobs, dispatch, is_large
+from functions.poll.dispatch import DISPATCHED_SECONDS, dispatch, is_large
 from functions.poll.poll import COLLECT_SECONDS, POLL_BEGUN_SECONDS, needs_call, poll_batch
 from functions.poll.visit import visit_job
 from shared.aws.queues import PollMessage
@@ -108,7 +109,8 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
     again = each_contained(services, [(one[0].due, one) for one in chosen], step)
     if wanted := {job_id for job_id in again if job_id}:
         services.sleep(REPEAT_SECONDS)
-        advance_jobs(invocation, sorted(wanted))
+        named = [(DueEntry(job_id, "", None), job_id) for job_id in sorted(wanted)]
+        each_contained(services, named, partial(visit_job, invocation))
     return len(chosen) + len(held)
 
 

@@ -10,7 +10,7 @@ from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dropbatch.core import names
-from functions.poll.commands import follow_stack_control, is_open
+from functions.poll.commands import follow_stack_control
 from functions.poll.due_polls import REPEAT_SECONDS, advance_batches
 from functions.poll.tick import tick, wake
 from functions.poll.visit import visit_job
@@ -74,8 +74,10 @@ def _follow_command(invocation: Invocation, key: str) -> None:
         plan_wake(services, services.now(), at_once=True)
     elif (job_id := names.controlled_job(key)) is None:
         logger.warning("no control object", key=key[:100])
-    elif is_open(follow_job_control(services, job_id)) and not visit_job(invocation, job_id):
-        services.queues.send(VisitMessage(job_id), delay=15.0)
+    else:
+        follow_job_control(services, job_id)
+        if not visit_job(invocation, job_id):
+            services.queues.send(VisitMessage(job_id), delay=15.0)
 
 
 build_in_init()

@@ -169,12 +169,6 @@ def pin_options(services: Services, upload_key: str, job_id: str, options: Optio
     return decode_options(services.store.get(key))
 
 
-def keep_options(services: Services, job: Job, options: Options) -> None:
-    """Write `options.json` again, with what only the upload's content tells."""
-    key = names.result(job.upload.key, job.job_id, "options.json")
-    services.store.put(key, encode_options(options), kind=JSON_TYPE)
-
-
 def pinned_options(services: Services, job: Job) -> Options:
     """A job's options, from its `options.json`; raises `UploadRefused` (`options_gone`)."""
     return _read_options(services, names.result(job.upload.key, job.job_id, "options.json"))
@@ -234,7 +228,8 @@ def pin_plan(
         services.store.put_if_absent(keys.answer_columns(job.job_id), columns)
     if planned.options != options:
         # with the file's own model, whichever run reads it
-        keep_options(services, job, planned.options)
+        key = names.result(job.upload.key, job.job_id, "options.json")
+        services.store.put(key, encode_options(planned.options), kind=JSON_TYPE)
     with_plan = replace(job, plan=planned.plan)
     put_job_record(services, with_plan)
     job = still_leased(services.ledger.pin_plan(with_plan), job.job_id)

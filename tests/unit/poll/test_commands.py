@@ -13,7 +13,6 @@ from functions.poll.commands import (
     MAX_HELD_SECONDS,
     end_long_hold,
     follow_stack_control,
-    is_open,
     watch_stack_control,
 )
 from functions.poll.handler import process_message
@@ -332,14 +331,3 @@ def test_log_tells_what_was_carried_out(caplog, body, is_lost, told):
     obey(services_of(Commands(body), ledger=ledger), RUNNING)
 
     assert [record.message for record in caplog.records] == told
-
-
-@pytest.mark.parametrize(
-    ("job", "found"),
-    [
-        (None, False),
-        *((replace(JOB, state=state), place < 3) for place, state in enumerate(JobState)),
-    ],
-)
-def test_job_is_open_until_its_final_state(job, found):
-    assert is_open(job) is found
