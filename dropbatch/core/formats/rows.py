@@ -128,8 +128,8 @@ class Rows:
 
     def _typed(self, name: str, cell: str) -> msgspec.Raw:
         """A member's value as its model takes it, of a cell that is text."""
-        is_text = name in self._target.schema.strings or name in _TEXTS
-        if is_text and not (name not in _TEXTS and cell.startswith("[") and is_json(cell.encode())):
+        may_be_text = name in self._target.schema.strings and not cell.startswith("[")
+        if may_be_text or name in _TEXTS:
             return made(cell)
         written = _WHOLE.sub(r"\1", cell.strip())
         written = written.lower() if written.lower() in {"true", "false"} else written
@@ -265,8 +265,7 @@ class Template:
 
     def is_blank(self, values: Sequence[str]) -> bool:
         """Whether every value that would be filled in is empty, and no object is named."""
-        is_filled = self._columns and not self.attached
-        return bool(is_filled) and not any(values[column] for column in self._columns)
+        return not self.attached and not any(values[column] for column in self._columns)
 
     @property
     def columns(self) -> list[int]:

@@ -77,11 +77,18 @@ def test_input_is_only_column_or_one_of_known_names(header, column):
         (b'"1" \tx', b"null"),
         (b'1\t"Hello," she said.\tx', b"null"),
         (b"\xff\tx", b"null"),
+        (b"\t\xff", b"null"),
     ],
 )
 def test_row_that_cannot_be_read_keeps_its_reference(row, reference):
     (fault,) = convert(b"id\ttext", [row], kind="tsv")
     assert (bytes(fault.reference), "\t" in fault.message) == (reference, False)
+
+
+@pytest.mark.parametrize(("header", "row"), [(b"text,id", b"x"), (b"text,b", b"x,\xff")])
+def test_row_that_lacks_its_reference_has_none(header, row):
+    (fault,) = convert(header, [row])
+    assert bytes(fault.reference) == b"null"
 
 
 @pytest.mark.parametrize("header", [b"a\xff", b"a\rb,c"])
@@ -142,9 +149,9 @@ def test_model_without_chat_takes_no_system_prompt():
 
 
 def test_repeated_name_gets_number():
-    columns = Columns(b'text,answer,text,"a,b"', b",")
-    assert columns.names == ["text", "answer", "text_2", "a,b"]
-    assert columns.added_header() == b'text,answer,text,"a,b",answer_2,' + ENDS
+    columns = Columns(b'text,answer,text,text,"a,b"', b",")
+    assert columns.names == ["text", "answer", "text_2", "text_3", "a,b"]
+    assert columns.added_header() == b'text,answer,text,text,"a,b",answer_2,' + ENDS
 
 
 def test_member_named_answer_is_not_taken_for_answer():
@@ -179,7 +186,8 @@ def test_column_is_reference(name):
 # ── members of the request ────────────────────────────────────────────────────────────────────────
 HI = {"role": "user", "content": "hi"}
 M2M, RERANKER = "@cf/meta/m2m100-1.2b", "@cf/baai/bge-reranker-base"
-BRIEF = {"role": "system", "content": "Be brief."}
+GUARD, WHISPER = "@cf/meta/llama-guard-3-8b", "@cf/openai/whisper-large-v3-turbo"
+ONE = {"role": "system", "content": "[1]"}
 SEVEN, CUT_OFF = {"max_output_tokens": 7}, {"text": "hi", "truncate_inputs": True}
 SPANISH = {"text": "hi", "source_lang": "no", "target_lang": "es"}
 HI_PART = {"type": "text", "text": "hi"}
@@ -190,12 +198,12 @@ TURNS_CELL = b'"[{""role"":""user"",""content"":""hi""}]"'
 @pytest.mark.parametrize(
     ("model", "header", "row", "request_", "unused"),
     [
-        (M2M, b"author,text,source_lang,Target_Lang", b"a,hi,no,es", SPANISH, ["author"]),
+        (M2M, b"author,text,,source_lang,Target_Lang", b"a,hi,x,no,es", SPANISH, ["author"]),
         (
             LLAMA,
             b"text,max_tokens,temperature,system",
-            b"hi,100.0,0.5,Be brief.",
-            {"messages": [BRIEF, HI], "max_tokens": 100, "temperature": 0.5},
+            b"hi,100.0,0.5,[1]",
+            {"messages": [ONE, HI], "max_tokens": 100, "temperature": 0.5},
             [],
         ),
         (GPT, b"text,max_tokens", b"hi,9", {"input": "hi", "max_output_tokens": 9}, []),
@@ -221,7 +229,10 @@ TURNS_CELL = b'"[{""role"":""user"",""content"":""hi""}]"'
             {"messages": [HI | {"content": [HI_PART, PICTURE]}], "max_tokens": 7},
             [],
         ),
+        (KIMI, b"text,stop", b"hi,5", {"messages": [HI], "stop": "5", "max_tokens": 7}, []),
         (LLAMA, b"image,text", b"a.png,hi", {"prompt": "hi", "max_tokens": 7}, ["image"]),
+        (LLAMA, b"query,text", b"q,hi", {"prompt": "hi", "max_tokens": 7}, ["query"]),
+        (BGE, b"query,prompt,image", b"q,hi,a.png", {"text": "hi"}, ["query", "image"]),
         (
             KIMI,
             b"id,prompt,messages",
@@ -247,6 +258,10 @@ def test_column_named_like_member_of_request_is_used(model, header, row, request
     (made,) = reader.convert([row])
     assert (json.loads(made.request), reader.unused) == (request_, unused)
     assert problem(model, request_, "", Behaviour()) is None
+
+
+def test_messages_go_to_a_model_that_judges_them():
+    assert sent(b"messages", TURNS_CELL, GUARD) == {"messages": [HI]}
 
 
 def test_column_that_template_names_is_no_member():
@@ -277,6 +292,13 @@ def test_cell_that_is_no_such_member_makes_row_bad(model, header, row, says):
 )
 def test_table_that_may_mean_several_things_is_refused(model, header):
     assert error_of(convert, header, [], model).code == "bad_options"
+
+
+def test_message_lists_columns_and_one_as_an_example():
+    names = [" ", "id", *map(str, range(18))]
+    message = error_of(convert, ",".join(names).encode(), []).message
+    assert "such as {0}." in message
+    assert message.endswith("'16', '17'.")
 
 
 # ── objects ───────────────────────────────────────────────────────────────────────────────────────
@@ -324,9 +346,31 @@ def test_template_is_filled_from_row():
 
 @pytest.mark.parametrize("template", ["{c}", "{a.b}", "{a!r}", "{}", "{a", "a}", "{a{b}}"])
 def test_template_that_cannot_be_filled_is_refused(template):
-    error = error_of(Template, template, ["a", "b"])
+    error = error_of(Template, template, ["a", "b", " "])
     assert error.code == "bad_options"
     assert error.message.startswith("template: ")
+
+
+def test_row_without_what_its_template_names_is_bad():
+    (fault,) = convert(b"a,file", [b",x.png"], template="{a}")
+    assert (fault.code, fault.message[:20]) == ("bad_record", "template: All cells ")
+    assert "messages" in sent(b"a,file", b",x.png", SCOUT, "{a}{file:s3}")
+
+
+@pytest.mark.parametrize(
+    ("model", "template", "says"),
+    [
+        (BGE, "{a:s3}", "takes only text"),
+        (WHISPER, "{a:s3}", ""),
+        (WHISPER, "{a:s3}{b:s3}", "takes one object a request"),
+        (SCOUT, "{a:s3}{b:s3}", ""),
+    ],
+)
+def test_template_names_as_many_objects_as_model_takes(model, template, says):
+    if says:
+        assert says in error_of(convert, b"a,b", [], model, template).message
+    else:
+        sent(b"a,b", b"x,y", model, template)
 
 
 # ── rows ──────────────────────────────────────────────────────────────────────────────────────────
