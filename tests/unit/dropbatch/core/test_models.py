@@ -36,11 +36,8 @@ def test_every_price_has_its_day_and_its_source():
         assert model.output_price is None or model.input_price is not None
         if model.priced_at:
             date.fromisoformat(model.priced_at)
-            assert (
-                catalog()
-                .sources[model.price_source]
-                .startswith("https://developers.cloudflare.com/")
-            )
+            source = catalog().sources[model.price_source]
+            assert source.startswith("https://developers.cloudflare.com/")
 
 
 @pytest.mark.parametrize(
@@ -78,9 +75,8 @@ def test_model_is_known_by_its_id_or_its_family(model, task, shape):
 def test_task_of_option_precedes_what_is_known(model, task, request_):
     options = Options(model=model, task=task or None)
     first = first_plan(options, StackLimits(), by_default=False)
-    planned = plan_upload(
-        first, options, "inbox/a.txt", Beginning("plain", b"a\n", complete=True), StackLimits()
-    )
+    beginning = Beginning("plain", b"a\n", complete=True)
+    planned = plan_upload(first, options, "inbox/a.txt", beginning, StackLimits())
     assert planned.plan.known_model.task == (task or "embeddings")
     (made,) = make_reader(planned.plan, planned.options, b"").convert([b"a"])
     assert json.loads(made.request) == request_
@@ -90,12 +86,8 @@ def test_task_of_option_precedes_what_is_known(model, task, request_):
 def test_cost_is_its_tokens_times_their_prices():
     cost = cost_of(find_model(LLAMA), Tokens(1_000_000, 2_000_000))
     assert cost == Cost(Decimal("4.799"), "2026-07-09", estimated=False)
-    assert cost.to_manifest() == {
-        "amount": "4.7990",
-        "currency": "USD",
-        "priced_at": "2026-07-09",
-        "estimated": False,
-    }
+    told = {"amount": "4.7990", "currency": "USD", "priced_at": "2026-07-09", "estimated": False}
+    assert cost.to_manifest() == told
     assert cost_of(find_model(BGE), Tokens(3_000_000, None)).amount == Decimal("0.0606")
 
 
@@ -119,17 +111,12 @@ def test_model_that_is_not_alike_is_not_suggested():
 
 
 # ── what a job was planned with ───────────────────────────────────────────────────────────────────
-def plan_with(facts):
-    return SplitPlan("@cf/moonshotai/kimi-k2.6", 1, 1, "", facts=facts)
-
-
 def test_job_keeps_what_it_was_planned_with():
     known = find_model("@cf/moonshotai/kimi-k2.6")
     efforts = Efforts(("deep",), aliases={"max": "deep"})
     other = msgspec.structs.replace(known, input_price=Decimal(7), efforts=efforts, context=5)
-    assert plan_with(facts_of(other)).known_model == msgspec.structs.replace(
-        other, batch=None, price_source="", answer_bytes=0
-    )
+    kept = msgspec.structs.replace(other, batch=None, price_source="", answer_bytes=0)
+    assert SplitPlan(known.id, 1, 1, "", facts=facts_of(other)).known_model == kept
     assert len(facts_of(known)) < 400
 
 

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -31,39 +32,26 @@ def test_other_bucket_key_or_version_is_another_job(changed):
     assert names.job_id(*other, MODIFIED) != names.job_id(*UPLOAD, MODIFIED)
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "inbox/",
-        "inbox",
-        "",
-        "results/a",
-        "Inbox/a",
-        "xinbox/a",
-        "/inbox/a",
-        "inbox/folder/",
-        "inbox/_temporary/0/part-0",
-        "inbox/_SUCCESS",
-        "inbox/a/_b/c",
-        "inbox/.hidden",
-        "inbox/a/.part",
-        "inbox/a/../b",
-        "inbox/.",
-    ],
-)
+NO_UPLOADS = [
+    *("inbox/", "inbox", "", "results/a", "Inbox/a", "xinbox/a", "/inbox/a", "inbox/folder/"),
+    *("inbox/_temporary/0/part-0", "inbox/_SUCCESS", "inbox/a/_b/c", "inbox/.hidden"),
+    *("inbox/a/.part", "inbox/a/../b", "inbox/."),
+]
+
+
+@pytest.mark.parametrize("key", NO_UPLOADS)
 def test_what_tools_leave_behind_is_not_upload(key):
     assert not names.is_upload(key)
 
 
 @pytest.mark.parametrize(("character", "most"), [("a", 900), ("ü", 450), ("日", 300), ("😀", 225)])
 def test_path_over_900_bytes_is_reported_apart(character, most):
-    assert names.result("inbox/" + most * character, JOB, "manifest.json").startswith(
-        "results/" + character
+    fits, long = (
+        names.result("inbox/" + count * character, JOB, "manifest.json")
+        for count in (most, most + 1)
     )
-    assert (
-        names.result("inbox/" + (most + 1) * character, JOB, "manifest.json")
-        == f"results/_long/{JOB}/manifest.json"
-    )
+    assert fits.startswith("results/" + character)
+    assert long == f"results/_long/{JOB}/manifest.json"
 
 
 @given(path=st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=1_000))
@@ -75,17 +63,10 @@ def test_every_result_key_fits_in_s3(path):
 def test_no_two_things_share_key():
     made = [
         *(keys.staged(JOB, number) for number in ("00000000", "00000000.0", "00000001")),
-        *(
-            make(JOB, "00000000", attempt)
-            for make in (keys.receipt, keys.part)
-            for attempt in (1, 2, 11)
-        ),
-        *(
-            keys.raw(JOB, "00000000", attempt, ordinal)
-            for attempt in (1, 11)
-            for ordinal in (0, 1, 11)
-        ),
-        *(keys.segment(JOB, kind, ordinal) for kind in ("output", "errors") for ordinal in (0, 1)),
+        *(keys.receipt(JOB, "00000000", attempt) for attempt in (1, 2, 11)),
+        *(keys.part(JOB, "00000000", attempt) for attempt in (1, 2, 11)),
+        *(keys.raw(JOB, "00000000", *place) for place in product((1, 11), (0, 1, 11))),
+        *(keys.segment(JOB, *place) for place in product(("output", "errors"), (0, 1))),
     ]
     assert len(set(made)) == len(made)
     assert all(key.startswith(f"staging/{JOB}/") for key in made)

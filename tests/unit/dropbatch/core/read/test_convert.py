@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from dataclasses import replace
+import time
 from functools import partial
 from itertools import pairwise
 
@@ -35,30 +35,21 @@ sizes = st.tuples(st.integers(1, 5), st.integers(60, 400))
 
 
 def plan_of(format_, size, start=0, lines=0, form="jsonl"):
-    most, room = size
-    plan = SplitPlan(
-        "m", most, room, "a", form, "plain", start, format=format_, start_line=lines, converts=True
+    known = {"format": format_, "delimiter": FORMATS[format_].delimiter.decode()}
+    return SplitPlan(
+        "m", *size, "a", form, "plain", start, start_line=lines, converts=True, **known
     )
-    return replace(plan, delimiter=FORMATS[format_].delimiter.decode())
 
 
 def cuts_of(plan, data, reader, block):
     """All batches; each again from where the one before it ends, as a later turn would cut it."""
-    cuts = list(
-        read_batches(
-            plan,
-            Checkpoint(plan.start, plan.start_line),
-            0,
-            in_blocks(data[plan.start :], block),
-            reader,
-        )
-    )
+
+    def read(place, number=0):
+        return read_batches(plan, place, number, in_blocks(data[place.offset :], block), reader)
+
+    cuts = list(read(Checkpoint(plan.start, plan.start_line)))
     for number, (before, after) in enumerate(pairwise(cuts), 1):
-        again = next(
-            read_batches(
-                plan, before.end, number, in_blocks(data[before.end.offset :], block), reader
-            )
-        )
+        again = next(read(before.end, number))
         assert (again.body, again.originals, again.end) == (after.body, after.originals, after.end)
     return cuts
 
@@ -71,15 +62,14 @@ def lines_of(cuts, form, model, fails=lambda _: False):
         spans = [span for span in record_spans(rows) if span[1]]
         sent = [one.body[start : start + length] for start, length in spans]
         assert one.body == (b'{"requests":[%b]}' % b",".join(sent) if sent else b"")
+        answer = {"result": {"response": 'a, "b"\nc'}, "success": True}
+        refused = {"success": False, "error": "refused"}
         items = [
-            {"id": place, "success": False, "error": "refused"}
-            if fails(request)
-            else {"id": place, "success": True, "result": {"response": 'a, "b"\nc'}}
+            {"id": place, **(refused if fails(request) else answer)}
             for place, request in enumerate(sent)
         ]
-        answers = sort_answers(
-            parse_answer(json.dumps({"responses": items}).encode()), rows.references_sent()
-        )
+        reply = json.dumps({"responses": items}).encode()
+        answers = sort_answers(parse_answer(reply), rows.references_sent())
         originals = Originals(one.originals, describer_of(form))
         writer = writer_of(form, target_of(model))
         write = partial(writer.line, FACTS) if writer else None
@@ -101,9 +91,7 @@ def check_batches(plan, cuts):
         assert one.first_id == place
         place += len(rows)
         assert len(rows) <= plan.max_requests
-        assert len(rows) == 1 or (
-            len(one.originals) <= plan.max_bytes and len(one.body) <= plan.max_bytes
-        )
+        assert len(rows) == 1 or max(len(one.originals), len(one.body)) <= plan.max_bytes
         assert sum(length for _, length in original_spans(rows)) == len(one.originals)
     return place
 
@@ -120,11 +108,8 @@ def tables(draw):
     rows = draw(st.lists(st.lists(fields, min_size=1, max_size=4), max_size=9))
     content = io.StringIO(newline="")
     for row in rows:
-        csv.writer(
-            content,
-            lineterminator=ending,
-            quoting=draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])),
-        ).writerow(row)
+        quoting = draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
+        csv.writer(content, lineterminator=ending, quoting=quoting).writerow(row)
         content.write(draw(st.sampled_from(["", "", ending])))
     return content.getvalue().encode(), rows
 
@@ -158,27 +143,25 @@ def test_any_table_comes_back_and_can_be_cut_again(table, size, block, bom, data
     assert all(line.removesuffix(b"\n") in content for line in retry)
 
 
+def openai_record(text):
+    return {"custom_id": text, "body": {"messages": [{"role": "user", "content": text}]}}
+
+
+def bedrock_record(text):
+    return {"recordId": text, "modelInput": {"prompt": text, "max_gen_len": 7}}
+
+
+odd_lines = ["", "  ", "nonsense", "[]", "{", '{"custom_id":1,"body":{}}', '{"body":{"n":2}}']
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | texts,
+    lambda inner: st.lists(inner) | st.dictionaries(texts, inner),
+)
 lines = st.one_of(
-    texts.map(
-        lambda text: json.dumps(
-            {"custom_id": text, "body": {"messages": [{"role": "user", "content": text}]}}
-        )
-    ),
-    texts.map(
-        lambda text: json.dumps({"custom_id": "x", "body": {"messages": text}}, ensure_ascii=False)
-    ),
-    texts.map(
-        lambda text: json.dumps(
-            {"recordId": text, "modelInput": {"prompt": text, "max_gen_len": 7}}
-        )
-    ),
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | texts,
-        lambda inner: st.lists(inner) | st.dictionaries(texts, inner),
-    ).map(json.dumps),
-    st.sampled_from(
-        ["", "  ", "nonsense", "[]", "{", '{"custom_id":1,"body":{}}', '{"body":{"n":2}}']
-    ),
+    texts.map(openai_record).map(json.dumps),
+    texts.map(openai_record).map(partial(json.dumps, ensure_ascii=False)),
+    texts.map(bedrock_record).map(json.dumps),
+    any_json.map(json.dumps),
+    st.sampled_from(odd_lines),
 )
 
 
@@ -202,12 +185,9 @@ def test_any_json_lines_come_back_byte_for_byte(format_, upload, size, block, cr
     if format_ == "openai":
         ids = [msgspec.json.decode(line)["id"] for line in output]
         assert ids == [f"batch_req_{FACTS.job_id}_{number}" for number in range(len(records))]
-    again = [
-        one
-        for one in errors
-        if isinstance(one["request"], dict) and one["error"]["code"] != "bad_record"
-    ]
-    assert retry == [records[one["id"]].encode() + b"\n" for one in again]
+    again = [one for one in errors if one["error"]["code"] != "bad_record"]
+    ids = [one["id"] for one in again if isinstance(one["request"], dict)]
+    assert retry == [records[id_].encode() + b"\n" for id_ in ids]
     assert [one["line"] for one in errors] == sorted(one["line"] for one in errors)
 
 
@@ -219,11 +199,9 @@ def test_any_json_lines_come_back_byte_for_byte(format_, upload, size, block, cr
 )
 def test_any_text_has_line_for_each_nonblank(upload, size, block):
     form = Form("text")
-    plan = plan_of("text", size)
+    plan, reader = plan_of("text", size), reader_of(form, target_of(BGE, "to: {text}"))
 
-    cuts = cuts_of(
-        plan, "\n".join(upload).encode(), reader_of(form, target_of(BGE, "to: {text}")), block
-    )
+    cuts = cuts_of(plan, "\n".join(upload).encode(), reader, block)
     output, _, retry = lines_of(cuts, form, BGE, lambda _: True)
 
     records = [text.removesuffix("\r").encode() for text in upload if text.strip(" \t\r")]
@@ -233,15 +211,9 @@ def test_any_text_has_line_for_each_nonblank(upload, size, block):
 
 def test_rows_before_unclosed_quote_are_cut():
     plan = plan_of("csv", (10, 1_000), 0, 1, "rows")
-    found = []
+    reader = reader_of(Form("csv", b"text"), target_of(BGE))
     with pytest.raises(UploadRefused, match="line 3") as caught:
-        found += read_batches(
-            plan,
-            Checkpoint(0, 1),
-            0,
-            [b'one\n"two'],
-            reader_of(Form("csv", b"text"), target_of(BGE)),
-        )
+        list(read_batches(plan, Checkpoint(0, 1), 0, [b'one\n"two'], reader))
     assert caught.value.code == "broken_document"
 
 
@@ -250,13 +222,62 @@ def test_million_quoted_rows_use_flat_memory():
     row = b'7,"hello,\r\nthere"\r\n'
     blocks = (row * 1_000 for _ in range(1_000))
     plan = plan_of("csv", (5_000, 9_500_000), 0, 1, "rows")
+    reader = reader_of(Form("csv", b"id,text"), target_of(BGE))
 
     total = sendable = 0
-    for one in read_batches(
-        plan, Checkpoint(0, 1), 0, blocks, reader_of(Form("csv", b"id,text"), target_of(BGE))
-    ):
+    for one in read_batches(plan, Checkpoint(0, 1), 0, blocks, reader):
         total, sendable = total + len(one.rows), sendable + one.sendable
         assert one.rows[len(one.rows) - 1].line == total * 2
 
     assert total == sendable == 1_000_000
     assert (one.end.offset, one.end.line) == (len(row) * 1_000_000, 2_000_001)
+
+
+# ── blank lines: skipped without being decoded ────────────────────────────────────────────────────
+RECORD_OF = {
+    "native": b'{"text":"a"}',
+    "text": b"some text",
+    "openai": b'{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"input":"x"}}',
+    "csv": b'"a\nb"',
+}
+
+
+def cut_all(format_, data):
+    form, delimiter = ("rows", ",") if format_ == "csv" else ("jsonl", "")
+    plan = SplitPlan(BGE, 500, 9_500_000, "a", form, "plain", format=format_, delimiter=delimiter)
+    known = Form(format_, b"text" if format_ == "csv" else b"")
+    reader = reader_of(known, target_of(BGE)) if format_ != "native" else None
+    return list(read_batches(plan, Checkpoint(), 0, in_blocks(data, 8 << 20), reader))
+
+
+UNITS = {
+    "LF": b"\n",
+    "CRLF": b"\r\n",
+    "space": b" \n",
+    "tabs": b"\t\t\r\n",
+    "a record now and then": b"\n" * 60_000 + b"%b\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("format_", "unit"),
+    [
+        (format_, name)
+        for format_ in RECORD_OF
+        for name in UNITS
+        if format_ != "csv" or name not in {"space", "tabs"}
+    ],
+)
+def test_20_mb_of_blank_lines_take_under_a_second(format_, unit):
+    """In a table, a line of spaces is a row with a blank field."""
+    unit = UNITS[unit].replace(b"%b", RECORD_OF[format_])
+    data = unit * (20_000_000 // len(unit)) + RECORD_OF[format_]
+    begun = time.process_time()
+
+    found = cut_all(format_, data)
+
+    assert time.process_time() - begun < 1
+    last = found[-1]
+    line = data.count(b"\n") + 1 - RECORD_OF[format_].count(b"\n")
+    assert last.rows[len(last.rows) - 1].line == line
+    assert last.end.offset >= len(data)

@@ -1,31 +1,26 @@
 """Requests without an input."""
 
+import base64
 import json
 from dataclasses import replace
 from itertools import product
 
 import pytest
 
+from dropbatch.core import names
+from dropbatch.core.formats.base import Converted, RecordFault
 from dropbatch.core.models import Model, facts_of, find_model
 from dropbatch.core.plan import Checkpoint, SplitPlan
+from dropbatch.core.read.attachments import UNNAMED, attach, marked, names_any
 from dropbatch.core.read.cut import read_batches
 from dropbatch.core.read.inputs import Inputs
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
-from tests.support.converted import BGE, GPT, HELLO, KIMI, LLAMA, SCOUT
+from tests.support.converted import BGE, CHAT, GPT, HELLO, KIMI, LLAMA, SCOUT
+from tests.support.uploads import cuts_of, plan_of
 
 GEMMA = "@cf/google/gemma-4-26b-a4b-it"
-MODELS = (
-    "@cf/baai/bge-base-en-v1.5",
-    "@cf/baai/bge-m3",
-    "@cf/meta/m2m100-1.2b",
-    "@cf/meta/llama-3.3-70b-instruct-fp8-fast",
-    "@cf/meta/llama-4-scout-17b-16e-instruct",
-    "@cf/qwen/qwen3-30b-a3b-fp8",
-    "@cf/moonshotai/kimi-k2.6",
-    "@cf/deepseek-ai/deepseek-v4-flash-0731",
-    "@cf/openai/gpt-oss-120b",
-)
+MODELS = (*CHAT, BGE, "@cf/baai/bge-m3", "@cf/meta/m2m100-1.2b")
 VALUES = (
     *("", "a", " ", None, 5, True, {}, [], ["a"], ["a", ""], [""], ["a", 5]),
     [{"role": "user", "content": "a"}],
@@ -58,6 +53,13 @@ def message_of(fault):
     return fault.message if fault else ""
 
 
+TAKES = "The model takes messages or prompt."
+LOW = {"prompt": "a", "reasoning_effort": "low"}
+MOST = {"input": "a", "reasoning": {"effort": "max"}}
+IMAGE = {"type": "input_image", "image_url": "x"}
+SEEN = {"input": [{"role": "user", "content": [IMAGE]}]}
+
+
 @pytest.mark.parametrize(
     ("schema", "request_", "message"),
     [
@@ -65,19 +67,11 @@ def message_of(fault):
         ("bge", {"text": ["a", ""]}, "text[1]: It must not be empty."),
         ("bge", {"instruction": "a"}, "text: It is missing. The model takes text."),
         ("bge-m3", {"input": "a"}, "text: It is missing. The model takes text or contexts."),
-        ("chat", {"text": "a"}, "messages: It is missing. The model takes messages or prompt."),
+        ("chat", {"text": "a"}, f"messages: It is missing. {TAKES}"),
         ("chat", {"prompt": ""}, "prompt: It must not be empty."),
-        (
-            "chat",
-            {"messages": [{"role": "user", "content": ""}, {"content": "a"}]},
-            "messages[1].role: It is missing.",
-        ),
+        ("chat", {"messages": [HELLO, {"content": "a"}]}, "messages[1].role: It is missing."),
         ("chat", {"messages": [{"role": "user"}]}, "messages[0].content: It is missing."),
-        (
-            "chat",
-            {"messages": [], "prompt": "a"},
-            "prompt: It is beside messages. The model takes messages or prompt.",
-        ),
+        ("chat", {"messages": [], "prompt": "a"}, f"prompt: It is beside messages. {TAKES}"),
         ("chat", {"prompt": "a", "temperature": 3}, "temperature: Expected `float` <= 2.0."),
         ("bge", {"text": ["a"] * 101}, "text: Expected `array` of length <= 100."),
         ("m2m100", {"text": "a"}, "target_lang: It is missing."),
@@ -93,32 +87,16 @@ def test_fault_names_its_member(schema, request_, message):
 @pytest.mark.parametrize(
     ("model", "request_", "message"),
     [
-        (
-            KIMI,
-            {"prompt": "a", "reasoning_effort": "low"},
-            "reasoning_effort: It must be one of high, none.",
-        ),
-        (
-            GPT,
-            {"input": "a", "reasoning": {"effort": "max"}},
-            "reasoning.effort: It must be one of low, medium, high.",
-        ),
-        (
-            GEMMA,
-            {"prompt": "a", "reasoning_effort": "low"},
-            "reasoning_effort: It must be left out.",
-        ),
+        (KIMI, LOW, "reasoning_effort: It must be one of high, none."),
+        (GPT, MOST, "reasoning.effort: It must be one of low, medium, high."),
+        (GEMMA, LOW, "reasoning_effort: It must be left out."),
         (KIMI, {"prompt": "a", "reasoning_effort": "none"}, ""),
         ("@cf/zai-org/glm-9", {"prompt": "a", "reasoning_effort": "utmost"}, ""),
         (LLAMA, {"prompt": "a", "image": "AAAA"}, f"image: {LLAMA} takes only text, no images."),
         (LLAMA, {"messages": [HELLO], "image": [1]}, f"image: {LLAMA} takes only text, no images."),
         (BGE, {"text": "a", "image": "AAAA"}, f"image: {BGE} takes only text, no images."),
         (SCOUT, {"prompt": "a", "image": "AAAA"}, ""),
-        (
-            GPT,
-            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-            f"input[0].content[0].type: {GPT} takes only text, no images.",
-        ),
+        (GPT, SEEN, f"input[0].content[0].type: {GPT} takes only text, no images."),
         (
             GPT,
             {"input": "a", "max_output_tokens": "9"},
@@ -151,14 +129,9 @@ OTHER = (
 @pytest.mark.parametrize(
     ("model", "sent"),
     [
-        *(
-            (name, True)
-            for name in (PLAN.model, f"workers-ai/{PLAN.model}", "gpt-4o", "", None, "@cf/x")
-        ),
-        *(
-            (name, False)
-            for name in ("@cf/baai/bge-base-en-v1.5", "workers-ai/@cf/baai/bge-base-en-v1.5")
-        ),
+        *((name, True) for name in (PLAN.model, f"workers-ai/{PLAN.model}")),
+        *((name, True) for name in ("gpt-4o", "", None, "@cf/x")),
+        *((f"{prefix}@cf/baai/bge-base-en-v1.5", False) for prefix in ("", "workers-ai/")),
     ],
 )
 @pytest.mark.parametrize("count", [0, 40])
@@ -175,15 +148,10 @@ def test_record_that_names_another_model_is_not_sent(known, model, sent, count):
     assert bytes(found.rows.references[-1]) == b'"r"'
 
 
-def fault_of(model, request_):
-    """What is said of a native request."""
-    return message_of(Inputs(find_model(model)).fault(json.dumps(request_).encode()))
-
-
 STREAMED = "stream: answers are written to a file, so nothing can be streamed. Leave it out."
 SEVERAL = "n: Workers AI gives one answer per request. Write a record for each answer you want."
 EARLIER = "A batch has no earlier answers. Write the whole conversation in the record."
-LLAMA, BGE_M3 = "@cf/meta/llama-3.3-70b-instruct-fp8-fast", "@cf/baai/bge-m3"
+BGE_M3 = PLAN.model
 LENGTH = f"dimensions: {BGE_M3} returns embeddings of 1024 numbers. Write that, or leave it out."
 
 
@@ -214,12 +182,127 @@ LENGTH = f"dimensions: {BGE_M3} returns embeddings of 1024 numbers. Write that, 
     ],
 )
 def test_native_request_without_a_right_answer_is_bad(model, request_, message):
-    assert fault_of(model, request_) == message
+    inputs = Inputs(find_model(model))
+    assert message_of(inputs.fault(json.dumps(request_).encode())) == message
 
 
-@pytest.mark.parametrize("text", [b"", b'"text":"",'], ids=["no input", "an empty one"])
+@pytest.mark.parametrize("text", [b"", b'"text":"",'])
 def test_no_depth_of_nesting_stops_the_cut(text):
     """Of the functions that read a record, some can follow one level more than others."""
     for depth in range(850, 1_000):
         record = b'{%b"x":%b1%b}' % (text, b"[" * depth, b"]" * depth)
         assert cut_of(record).sendable == 0, depth
+
+
+# ── finding what a record names, and splicing its content in ──────────────────────────────────────
+PNG, WAV = b"\x89PNG\r\n\x1a\nabc", b"RIFF\x01\x02\x03\x04WAVEabc"
+CONTENTS = {"a.png": PNG, 'ä "b".png': PNG, "a.wav": WAV, "a.txt": b"text"}
+SEEING, TURBO = "@cf/meta/llama-4-scout-17b-16e-instruct", "@cf/openai/whisper-large-v3-turbo"
+
+
+def text(content: bytes, kind: str = "") -> str:
+    return (f"data:{kind};base64," if kind else "") + base64.b64encode(content).decode()
+
+
+def attached(record: bytes, model: str = SEEING):
+    def load(wanted):
+        return (CONTENTS.get(name, f"{name} is missing.") for name in wanted)
+
+    (found,) = attach([Converted(marked(record), b"7")], load, find_model(model))
+    return found
+
+
+URL, SOUND, PICTURE = text(PNG, "image/png"), {"data": text(WAV)}, {"image": list(PNG)}
+
+
+@pytest.mark.parametrize(
+    ("record", "wanted"),
+    [
+        (b'{"url":{"s3":"a.png"}}', {"url": URL}),
+        (b'{"x":{"url" :\t{ "s3" : "\\u00e4 \\"b\\".png" } } }', {"x": {"url": URL}}),
+        (b'{"a":[{"data":{"s3":"a.wav"}},{"image":{"s3":"a.png"}}]}', {"a": [SOUND, PICTURE]}),
+        (b'{"image":{"s3":"a.png"}}', PICTURE),
+        (b'{"image_url":{"s3":"a.png"}}', {"image_url": URL}),
+    ],
+)
+def test_content_stands_for_what_names_it(record, wanted):
+    found = attached(record)
+
+    assert json.loads(found.request) == wanted
+    assert found.reference == b"7"
+
+
+IN_CHAT = b'{"messages":[{"role":"user","content":[{"image_url":{"url":{"s3":"a.png"}}}]}]}'
+
+
+@pytest.mark.parametrize("record", [b'{"prompt":"a","image":{"s3":"a.png"}}', IN_CHAT])
+def test_record_that_names_an_object_fails_alone_where_none_is_read(record):
+    upload = b'{"prompt":"a"}\n' * 20 + record + b'\n{"prompt":"a"}\n'
+    (found,) = cuts_of(replace(plan_of((99, 9_999)), model=SEEING), upload)
+    (fault,) = found.rows.faults
+    assert (fault, found.rows[fault].message) == (20, f"Line 21: {UNNAMED}")
+
+
+def test_audio_is_base64_for_a_model_whose_schema_says_so():
+    assert json.loads(attached(b'{"audio":{"s3":"a.wav"}}', TURBO).request) == {"audio": text(WAV)}
+    whisper = attached(b'{"audio":{"s3":"a.wav"}}', "@cf/openai/whisper")
+    assert json.loads(whisper.request) == {"audio": list(WAV)}
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (b'{"url":{"s3":"b.png"}}', "url: b.png is missing."),
+        (b'{"url":{"s3":"a.wav"}}', "url: 'a.wav' is audio/wav. Take image/png"),
+        (b'{"audio":{"s3":"a.png"}}', "audio: 'a.png' is image/png. Take audio/wav"),
+        (b'{"data":{"s3":"a.txt"}}', "data: 'a.txt' is of no known type"),
+        (b"[%b]" % b",".join([b'{"url":{"s3":"a.png"}}'] * 101), "s3: The record names more"),
+    ],
+)
+def test_record_whose_object_does_not_fit_fails_alone(record, words):
+    found = attached(record)
+    assert isinstance(found, RecordFault)
+    assert (found.code, found.reference) == ("bad_record", b"7")
+    assert found.message.startswith(words)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b'{"text":"{\\"url\\":{\\"s3\\":\\"a.png\\"}}"}',
+        b'{"parameters":{"s3":"a.png"}}',
+        b'{"url":{"s3":"a.png","other":1}}',
+        b'{"url":{"s3":7}}',
+    ],
+)
+def test_what_only_looks_like_a_name_is_left_as_it_is(record):
+    assert not names_any(record)
+    assert attached(record).request == record
+
+
+def test_contents_of_a_record_that_fails_are_not_those_of_the_next():
+    requests = [
+        Converted(marked(b'{"url":{"s3":"a.txt"},"x":{"url":{"s3":"a.png"}}}'), b"1"),
+        RecordFault("bad_record", "x: y"),
+        Converted(marked(b'{"data":{"s3":"a.wav"}}'), b"2"),
+    ]
+    first, _, last = attach(requests, lambda found: map(CONTENTS.get, found), find_model(SEEING))
+    assert first.code == "bad_record"
+    assert json.loads(last.request) == SOUND
+
+
+@pytest.mark.parametrize(
+    ("path", "is_one"),
+    [
+        ("images/a.PNG", True),
+        ("set/images/b/a.jpeg", True),
+        ("audio/a.mp3", True),
+        ("a.png", False),
+        ("images/a.jsonl", False),
+        ("my-images/a.png", False),
+        ("images/a.png.jsonl", False),
+    ],
+)
+def test_pictures_and_sounds_in_their_folders_are_no_uploads(path, is_one):
+    assert names.is_attachment(path) is is_one
+    assert names.is_upload(names.INBOX + path) is not is_one

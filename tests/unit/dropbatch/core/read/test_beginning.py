@@ -1,8 +1,9 @@
-"""Stored bytes to unpacked bytes: plain, gzip, zstd."""
+"""Stored bytes to unpacked bytes (plain, gzip, zstd), and the form of an upload."""
 
 import bz2
 import gzip
 import io
+import json
 import lzma
 import zipfile
 import zlib
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropbatch.core.read import unpack as module
+from dropbatch.core.read.form import detect_form, end_of_value
 from dropbatch.core.read.unpack import (
     decompress,
     detect_compression,
@@ -79,10 +81,8 @@ def test_work_grows_linearly_with_archive(packing, monkeypatch):
 
 
 def test_large_window_is_tolerated():
-    options = {
-        zstd.CompressionParameter.window_log: 27,
-        zstd.CompressionParameter.enable_long_distance_matching: 1,
-    }
+    named = zstd.CompressionParameter
+    options = {named.window_log: 27, named.enable_long_distance_matching: 1}
     compressor = zstd.ZstdCompressor(options=options)
     stored = compressor.compress(TEXT) + compressor.flush()
     assert unpack("zstd", stored) == TEXT
@@ -110,9 +110,8 @@ def test_trailing_junk_reports_last_good_offset(packing, damage):
 @given(at=st.integers(4, 60), byte=st.integers(0, 255), size=st.integers(1, 99))
 def test_damage_is_upload_error_or_right_text(packing, at, byte, size):
     options = {zstd.CompressionParameter.checksum_flag: 1}
-    stored = bytearray(
-        zstd.compress(TEXT, options=options) if packing == "zstd" else gzip.compress(TEXT, mtime=0)
-    )
+    packed = {"zstd": zstd.compress(TEXT, options=options), "gzip": gzip.compress(TEXT, mtime=0)}
+    stored = bytearray(packed[packing])
     stored[at] = byte
     try:
         outcome = unpack(packing, bytes(stored), size)
@@ -186,3 +185,122 @@ def test_foreign_format_is_refused_with_way_to_fix_it(content, fix):
 def test_text_is_not_foreign(head):
     assert detect_compression(head) == "plain"
     reject_foreign_format(head)
+
+
+# ── what is a document, and what is JSON Lines: detected from the content alone ───────────────────
+BOM = b"\xef\xbb\xbf"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"requests":[]}',
+        b'{"requests":[{"text":"a"}]}',
+        b'\n\n {"requests" : [ {"text":"a"} ] }\n\n',
+        BOM + b'{"requests":[{"text":"a"}]}',
+        b'{\n  "requests": [\n    {"text": "a"}\n  ]\n}\n',
+        b'{"queueRequest":true,"requests":[{"text":"a"}],"n":1}',
+        b'{"n":{"requests":[1]},\r\n"requests":[{"text":"a"}]}',
+        b'{"s":"\\"requests\\":[",\n"requests":[{"text":"a"}]}',
+        b'{"a":1,"b":null,"c":[1,[2]],"d":"x",\n"requests":[]}',
+        b'{"requests":[1,2]}',
+        b'{"requests":[{"text":"cut short"},',
+    ],
+)
+def test_lone_requests_array_is_document(text):
+    start = len(BOM) if text.startswith(BOM) else 0
+    assert detect_form(text, complete=True) == ("object", start)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[]",
+        b"[ ]\n",
+        b'[{"text":"a"}]',
+        b'\n[\n {"text":"a"},\n {"text":"b"}\n]\n',
+        BOM + b'[{"a":1},2]',
+        b'[{"cut":"short"}',
+    ],
+)
+def test_lone_array_of_objects_is_document(text):
+    start = len(BOM) if text.startswith(BOM) else 0
+    assert detect_form(text, complete=True) == ("array", start)
+
+
+LINES = [
+    *(b"", b" \n\t\r\n", b"17", b'"text"', b"null", b"{}", b"{", b"[", b"wrong\n{}\n"),
+    *(b"[1,2]", b"[[1]]", b"[1,\n2]", b'[{"a":1}]\n[{"a":2}]\n', b'{"a":[1,2}\n{"a":1}'),
+    *(b'{"text":"a"}', b'{"text":"a"}\n{"text":"b"}\n', b'{\n"text":"a"\n}'),
+    *(b'{"requests":"none"}', b'{"requests":{"a":1}}', b'{"requests"\n[]}'),
+    b'{"requests":[{"text":"a"}]}\n{"requests":[{"text":"b"}]}\n',
+    b'{"requests":[{"text":"a"}]} {"text":"b"}',
+    b'{"text":{"requests":[{"a":1}]}}',
+    b'{"text":"broken\n{"text":"b"}\n',
+    b'{"text":"broken"\n{"requests":[{"text":"b"}]}\n',
+]
+
+
+@pytest.mark.parametrize("text", LINES)
+def test_everything_else_is_json_lines(text):
+    assert detect_form(text, complete=True) == ("jsonl", 0)
+
+
+BEGINNINGS = [
+    *(b'{"text":"a"}\n{"text":', b'{"requests":[{"text":"a"}]}\n{"requests":'),
+    *(b'{"text":"' + b"a" * 100, b'[{"a":1}]\n[{"a"'),
+]
+
+
+@pytest.mark.parametrize("head", BEGINNINGS)
+def test_form_is_detected_from_head(head):
+    assert detect_form(head, complete=False)[0] == "jsonl"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b'{"requests":[' + b'{"text":"a"},' * 10,
+        b'{"requests":[\n{"text":"a"},\n',
+        b'[{"text":"a"},',
+    ],
+)
+def test_large_document_is_refused_with_fix(head):
+    with pytest.raises(UploadRefused, match="jq -c"):
+        detect_form(head, complete=False)
+
+
+def test_second_requests_member_is_refused():
+    text = b'{"requests":[{"text":"a"}],"n":{"requests":1},"requests":[{"text":"b"}]}'
+    with pytest.raises(UploadRefused, match="two members"):
+        detect_form(text, complete=True)
+
+
+floats = st.floats(allow_nan=False, allow_infinity=False)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | floats | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    value=values,
+    indent=st.sampled_from([None, 1]),
+    behind=st.sampled_from([b",", b"]", b" ", b"}"]),
+)
+def test_value_ends_where_json_reader_says(value, indent, behind):
+    text = json.dumps(value, indent=indent).encode()
+    assert end_of_value(b" " + text + behind + b'{"a":1}', 1) == 1 + len(text)
+
+
+@given(head=st.binary(max_size=40), complete=st.booleans())
+def test_any_bytes_have_form(head, complete):
+    try:
+        form, start = detect_form(head, complete=complete)
+    except UploadRefused:
+        return
+    assert form in {"jsonl", "object", "array"}
+    assert 0 <= start <= len(head)
