@@ -32,16 +32,6 @@ def test_word_without_parameters_name_is_error():
         aws._parameters({"LOCAL_PARAMETERS": "seven"}, "http://127.0.0.1:1")
 
 
-def test_defaults_replace_earlier_values():
-    parameters = aws._parameters(
-        {"LOCAL_PARAMETERS": "LogLevel=DEBUG"}, "http://127.0.0.1:1/client/v4"
-    )
-
-    assert parameters["MaxRequestsPerBatch"] == "5000"
-    assert parameters["DefaultModel"] == ""
-    assert parameters["LogLevel"] == "DEBUG"
-
-
 def test_outdated_service_is_restarted(folder, unused_port):
     service = Service("web", folder)
     command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(unused_port)]

@@ -64,11 +64,9 @@ def test_rejected_body_is_not_billed(model, body, expected):
 
 def test_body_of_ten_million_bytes_is_too_large():
     world = LocalApi()
-    start, end = b'{"requests":[{"text":"', b'"}]}'
     for size, status in ((10_000_000, 413), (9_999_999, 200)):
-        content = start + b"a" * (size - len(start) - len(end)) + end
-        path = f"/accounts/{ACCOUNT}/ai/run/{BGE}?queueRequest=true"
-        assert world.client.post(path, content=content).status_code == status
+        requests = [{"text": "a" * (size - len('{"requests":[{"text":""}]}'))}]
+        assert world.run(BGE, {"requests": requests}).status_code == status
 
 
 @pytest.mark.parametrize("query", ["", "?queueRequest=true"])
@@ -450,15 +448,7 @@ def test_replies_in_place_of_answer(fault, status, start):
 
 @pytest.mark.parametrize(
     ("kind", "error", "accepted"),
-    [
-        ("refuse", httpx.ConnectError, 0),
-        ("reset", httpx.ReadError, 0),
-        ("hang", httpx.ReadTimeout, 0),
-        ("accept_then_reset", httpx.ReadError, 1),
-        ("accept_then_close", httpx.RemoteProtocolError, 1),
-        ("accept_then_hang", httpx.ReadTimeout, 1),
-        ("accept_then_truncate", httpx.RemoteProtocolError, 1),
-    ],
+    [("refuse", httpx.ConnectError, 0), ("accept_then_hang", httpx.ReadTimeout, 1)],
 )
 def test_broken_connections_are_billed_as_accepted(kind, error, accepted):
     world = Faulty(Fault(kind=kind))
@@ -477,14 +467,6 @@ def test_batch_fails_after_acceptance_at_every_poll(form):
             assert body["errors"][0]["code"] == 3030
         else:
             assert (body["result"]["status"], body["result"]["error"]["code"]) == (form, 3030)
-
-
-@pytest.mark.parametrize("what", ["items", "errors", "unknown", "wide", "deep", "page"])
-def test_flood_has_its_size(what):
-    local = LocalApi()
-    local.api.inject(Fault(kind="flood", message=what, factor=1))
-
-    assert 990_000 < len(local.poll(local.submit()).content) < 1_010_000
 
 
 def test_chance_covers_every_batch_fault():

@@ -44,7 +44,7 @@ def server():
             """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{listening.server_port}", signatures
         listening.shutdown()
 
@@ -315,7 +315,7 @@ def company(tmp_path_factory):
     context.load_cert_chain(folder / "server.pem")
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"https://localhost:{server.server_port}", folder / "authority.pem"
         server.shutdown()
 
