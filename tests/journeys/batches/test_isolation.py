@@ -81,22 +81,6 @@ def test_one_bad_record_is_found(start, api, count, submits, later):
     assert time.time() - began < 6 * 60
 
 
-def test_failure_of_several_batches_alike_is_believed_after_a_quarter_of_an_hour(start, api):
-    """It speaks for an outage."""
-    world = start(MAX_REQUESTS_PER_BATCH=4)
-    outage = Fault(kind="error", on="poll", code=3030, status=500, times=0)
-    api.inject(outage)
-    world.upload_records("a.jsonl", greetings(12), model=M2M)
-    began = time.time()
-    world.settle(minutes=20, until=lambda: time.time() - began > 10 * 60)
-    api.clear_faults()
-
-    world.settle(minutes=60)
-
-    assert failed(world) == []
-    assert calls(api, "submit") == 3
-
-
 # ── when every record is bad ──────────────────────────────────────────────────────────────────────
 
 
@@ -122,17 +106,6 @@ def test_rest_is_not_sent_when_all_fail_alone(start, api, count, later):
     assert len(alone) >= min(count, 60)
     assert count == 50 or any(message.startswith("Not sent alone") for message in messages(world))
     assert len(world.lines("retry.jsonl")) == count
-
-
-def test_dense_bad_records_are_all_found(start, api):
-    """Each piece of the first level holds some, but something is taken at the next."""
-    bad = range(0, 320, 8)
-    world = start()
-    world.upload_records("a.jsonl", greetings(320, *bad), model=M2M)
-
-    world.settle(minutes=60)
-
-    assert failed(world) == list(bad)
 
 
 # ── no function calls itself ──────────────────────────────────────────────────────────────────────

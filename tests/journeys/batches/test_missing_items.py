@@ -192,29 +192,6 @@ def test_403_page_without_free_call_is_retried_later(world, api, monkeypatch):
 MINUTE = 60
 
 
-def unknown_for(world, api, minutes, code=10404):
-    """Every id is unknown for minutes, and then known again."""
-    api.inject(Fault(kind="error", on="poll", code=code, status=404, message="its words", times=0))
-    began = time.time()
-    world.settle(minutes=minutes + 5, until=lambda: time.time() > began + minutes * MINUTE)
-
-
-@pytest.mark.slow
-def test_outage_of_route_costs_nothing(start, api):
-    world = start(MAX_REQUESTS_PER_BATCH=2)
-    world.upload_records("a.jsonl", greetings(6), model=M2M)
-    unknown_for(world, api, 180)
-    waiting = world.status()["waiting_for"]
-    assert waiting["code"] == "polls_refused"
-    assert "its words" in waiting["message"]
-
-    api.clear_faults()
-    world.settle(minutes=30)
-
-    assert all_good(world, 6)
-    assert len(api.accepted) == 3
-
-
 def test_lost_ids_are_submitted_again(start, api):
     """Each of them, once the API has shown that it knows others."""
     world = start(MAX_REQUESTS_PER_BATCH=2)

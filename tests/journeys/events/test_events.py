@@ -104,21 +104,6 @@ def test_operator_sees_the_model_of_which_another_stack_has_the_events(on, api):
     assert any("another subscription" in text and BGE in text for _, text in found)
 
 
-@pytest.mark.parametrize("events", ["yes", "no"])
-def test_unreadable_batch_with_an_event_holds_up_no_other(start, api, events):
-    api.switch(latency=40.0)
-    on = start(COMPLETION_EVENTS=events)
-    on.upload_records("a.jsonl", texts(3), model=BGE)
-    on.deliver("UploadQueue")
-    on.deliver("SubmitQueue")
-    (batch,) = [item for item in on.items() if item["sk"]["S"].startswith("BATCH#")]
-    on.dynamodb.put_item(TableName="ledger", Item={**batch, "records": {"S": "many"}})
-    for number in range(5):
-        on.upload_records(f"{number}.jsonl", texts(5, f"of {number}"), model=BGE)
-        on.settle(until=lambda: len(on.manifests()) > number)  # noqa: B023 - called at once
-    assert {key.split("/")[1] for key in on.manifests()} == {f"{n}.jsonl" for n in range(5)}
-
-
 @pytest.fixture
 def item(on):
     """The control item of events."""

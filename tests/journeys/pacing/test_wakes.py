@@ -10,7 +10,6 @@ import pytest
 import functions.poll.due_polls
 import functions.poll.handler
 import functions.poll.tick
-from dropbatch.core.names import CONTROL_PK
 from shared.aws.queues import MAX_HOPS, PollMessage
 from shared.errors import StorageError
 from shared.pacing.wake import LeftDue, Wakes, wake
@@ -150,13 +149,6 @@ def test_forgotten_model_is_polled_like_new(world, monkeypatch):
         raise StorageError("DynamoDB is away")
 
     monkeypatch.setattr("shared.pacing.cadence.Cadence.call", broken)
-    run_job(world)
-
-
-@pytest.mark.parametrize("kind", [{"S": "odd"}, {"L": [{"N": "1"}]}])
-def test_slot_that_holds_something_else_is_not_fault(world, kind):
-    key = {"pk": {"S": CONTROL_PK}, "sk": {"S": f"RATE#TIMES#{M2M}"}}
-    world.dynamodb.put_item(TableName="ledger", Item={**key, "b99": kind})
     run_job(world)
 
 

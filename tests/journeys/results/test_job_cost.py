@@ -9,8 +9,6 @@ import pytest
 
 from dropbatch.core.models import find_model
 from dropbatch.core.prices import Tokens, cost_of
-from local.workers_ai import Fault
-from tests.support.translations import M2M, referenced
 
 GPT = "@cf/openai/gpt-oss-120b"
 KIMI = "@cf/moonshotai/kimi-k2.6"
@@ -56,31 +54,3 @@ def test_cached_tokens_have_their_own_price(world, api):
     assert 0 < usage["cached_tokens"] < usage["prompt_tokens"]
     assert world.manifest()["cost"]["amount"] == exact(KIMI, tokens)
     assert amount(world) < Decimal(exact(KIMI, Tokens(tokens.input, tokens.output)))
-
-
-def test_batches_cancelled_after_acceptance_cost_something(start, api):
-    api.switch(latency=3_600)
-    world = start(MAX_REQUESTS_PER_BATCH=10)
-    world.upload_records("a.jsonl", referenced(40), model=M2M)
-    world.deliver_all()
-    accepted = len(api.accepted)
-
-    world.control(world.job_id(), "cancel now")
-    world.settle()
-
-    cost = world.manifest()["cost"]
-    assert accepted > 0
-    assert (cost["estimated"], cost["uncollected_batches"]) == (True, accepted)
-    assert Decimal(cost["amount"]) > 0
-
-
-def test_batch_that_expires_costs_each_submit(start, api):
-    api.inject(Fault(kind="stuck", times=0))
-    world = start(BATCH_DEADLINE_HOURS=1)
-    world.upload_records("a.jsonl", referenced(5), model=M2M)
-
-    world.settle(minutes=300)
-
-    cost = world.manifest()["cost"]
-    assert (cost["estimated"], cost["uncollected_batches"]) == (True, len(api.accepted))
-    assert Decimal(cost["amount"]) > 0

@@ -1,6 +1,5 @@
 """`put`, what may be named how, and what works offline."""
 
-import gzip
 import json
 
 import botocore.client
@@ -52,41 +51,6 @@ def test_put_of_folder_keeps_its_paths(command, folder):
 
 
 # ── what the stack would refuse ───────────────────────────────────────────────────────────────────
-
-REFUSED = {
-    "prose": (
-        "a.jsonl",
-        b"only prose\n",
-        ["--format", "csv", "--template", "{nothing}"],
-        2,
-        "nothing",
-    ),
-    "zip": ("a.jsonl", b"PK\x03\x04" + bytes(100), [], 1, "unknown_format"),
-    "broken": ("a.jsonl.gz", gzip.compress(GOOD.encode() * 9)[:-20] + b"x" * 12, [], 1, ""),
-    "template": ("a.jsonl", GOOD.encode(), ["--template", "text"], 2, "it names no column"),
-    "member": ("a.jsonl", GOOD.encode(), ["--template", "{review}"], 1, "no column 'review'"),
-    "model": ("a.jsonl", GOOD.encode(), ["--model", "gpt-4"], 2, "gpt-4"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_stack_would_refuse_is_not_sent(command, tmp_path, case):
-    name, content, options, code, says = REFUSED[case]
-    (tmp_path / name).write_bytes(content)
-    options = options if "--model" in options else [*options, "--model", M2M]
-
-    done = command.run("put", tmp_path / name, *options)
-
-    assert (done.code, says in done.err) == (code, True)
-    assert command.world.objects("inbox/") == []
-    assert command.run("put", tmp_path / name, *options, "--no-check").code == 0
-    command.settle()
-    manifest = command.world.manifest()
-    assert manifest["state"] == "failed" or manifest["counts"] == {
-        "total": 1,
-        "succeeded": 0,
-        "failed": 1,
-    }
 
 
 def test_unknown_model_is_sent_unchecked_alone(command, tmp_path):

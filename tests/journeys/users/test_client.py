@@ -91,21 +91,6 @@ def test_job_whose_id_is_taken_is_found(with_one_id, command):
     assert [job.manifest()["counts"]["total"] for job in with_one_id] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "says"),
-    [
-        ("a.jsonl", b"only prose\n", "unknown_format: None of the first lines is JSON"),
-        ("a.csv", b"title,note\nx,y\n", "template: none is given"),
-        ("a.parquet", b"no columns", "It cannot be read: Parquet magic bytes"),
-    ],
-)
-def test_refused_file_is_named(client, tmp_path, name, content, says):
-    (tmp_path / name).write_bytes(content)
-
-    with pytest.raises(dropbatch.Error, match=rf"^{tmp_path / name}: {says}"):
-        client.submit(tmp_path / name, model=M2M)
-
-
 @pytest.mark.parametrize("created", [False, True])
 def test_interrupted_wait_says_how_to_go_on(command, client, monkeypatch, created):
     job = client.submit([GOOD], model=M2M)

@@ -8,8 +8,6 @@ from shared.ledger.batches import HELD_BATCH_SECONDS
 from tests.support.journeys.controlled_jobs import batches, begun, command, minutes, states
 from tests.support.translations import M2M, codes, greetings
 
-DAY = 86_400
-
 
 @pytest.fixture
 def small(start):
@@ -39,20 +37,6 @@ def test_paused_job_resumes_where_it_was(small, api):
     assert codes(small) == [None] * 6
     assert (small.manifest()["state"], small.manifest()["read_to_end"]) == ("completed", True)
     assert len(api.accepted) == 3
-
-
-def test_pause_stops_clock_of_batch_that_waits(small):
-    job_id = begun(small)
-    command(small, job_id, "pause")
-    for _ in range(10):
-        small.pass_time(DAY)
-        small.deliver_all()
-        small.tick()
-        small.deliver_all()
-    command(small, job_id, "run")
-    small.settle(minutes=60)
-
-    assert codes(small) == [None] * 6
 
 
 def test_cancelled_job_ends_with_answers_it_has(small, api):
@@ -105,19 +89,3 @@ def test_split_stops_at_its_next_batch(start):
 
     assert len(world.lines()) < 10
     assert (world.manifest()["state"], world.manifest()["read_to_end"]) == ("cancelled", False)
-
-
-# ── the stack ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_paused_stack_submits_nothing_and_polls_on(small, api):
-    begun(small)
-    small.deliver("SubmitQueue", most=1)
-    command(small, "stack", "pause")
-    minutes(small, 4)
-
-    assert states(small) == {"done": 1, "ready": 2}
-    assert small.status()["waiting_for"]["code"] == "paused"
-    command(small, "stack", "run")
-    small.settle(minutes=20)
-    assert codes(small) == [None] * 6

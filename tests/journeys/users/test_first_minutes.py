@@ -139,8 +139,7 @@ def test_hints_repeat_the_options_that_chose_the_stack(command, here):
 def test_local_stack_is_named_to_whom_it_may_be_meant(here):
     (here / "stack.json").write_text("{}")
     known = {"DROPBATCH_LOCAL": str(here / "stack.json"), "AWS_REGION": "eu-west-1"}
-    for environment in (known, known | {"AWS_REGION": ""}):
-        assert run_alone("ls", **environment).stderr.endswith(f"{context.RUNS_HERE}\n")
+    assert run_alone("ls", **known).stderr.endswith(f"{context.RUNS_HERE}\n")
     assert context.RUNS_HERE not in run_alone("ls", AWS_REGION="eu-west-1").stderr
 
 

@@ -176,8 +176,7 @@ def delete(command, *names):
 DELETED = [("status.json", "manifest.json"), ("manifest.json",)]
 
 
-@pytest.mark.parametrize("gone", DELETED, ids=" ".join)
-@pytest.mark.parametrize("jobs", [1, JOBS])
+@pytest.mark.parametrize(("jobs", "gone"), [(1, DELETED[0]), (JOBS, DELETED[1])])
 def test_wait_ends_for_jobs_whose_results_were_deleted(many, jobs, gone):
     ids = [line.split()[0] for line in many.run("ls").out.splitlines()[:jobs]]
     delete(many, *gone)
@@ -190,8 +189,7 @@ def test_wait_ends_for_jobs_whose_results_were_deleted(many, jobs, gone):
     assert "were deleted" in done.out + done.err
 
 
-@pytest.mark.parametrize("lists", [True, False])
-@pytest.mark.parametrize("jobs", [1, JOBS])
+@pytest.mark.parametrize(("jobs", "lists"), [(1, True), (JOBS, False)])
 def test_wait_ends_when_results_are_deleted_meanwhile(command, monkeypatch, jobs, lists):
     command.world.secrets.put_secret_value(SecretId="token", SecretString="wrong-token")
     for number in range(jobs):

@@ -19,7 +19,7 @@ GOOD, BAD = (
     '{"text":"no language"}\n',
 )
 PAGE = (ROOT / "docs/pipelines.md").read_text("utf-8")
-ATHENA, DUCKDB = "CREATE EXTERNAL TABLE", "FILTER (NOT success)"
+DUCKDB = "FILTER (NOT success)"
 
 
 def statements(contains):
