@@ -150,34 +150,29 @@ def test_model_has_one_schema_with_source():
         assert one["source"] is None or one["source"].keys() == {"page", "file", "commit", "read"}
 
 
-@pytest.mark.parametrize(
-    ("authorization", "expected"),
-    [
-        ("Bearer wrong", (401, 10000)),
-        ("Bearer two words", (400, 9106)),
-        ("wrong", (400, 9106)),
-        ("Bearer elsewhere", (403, 9109)),
-    ],
-)
-def test_bad_tokens(authorization, expected):
+ACCOUNTS = f"/accounts/{ACCOUNT}"
+TOKENS = {
+    "Bearer wrong": (401, 10000),
+    "Bearer two words": (400, 9106),
+    "wrong": (400, 9106),
+    "Bearer elsewhere": (403, 9109),
+}
+PATHS = {
+    ("POST", f"{ACCOUNTS}/ai/runs/{BGE}"): (400, 7000),
+    ("POST", f"/accounts/nonsense/ai/run/{BGE}"): (404, 7003),
+    ("GET", f"{ACCOUNTS}/ai/run/{BGE}"): (405, 7001),
+    ("GET", f"{ACCOUNTS}/queues/nothing/there/is"): (400, 7000),
+    ("DELETE", f"{ACCOUNTS}/queues"): (405, 7001),
+    ("POST", f"{ACCOUNTS}/queues"): (400, 10207),
+}
+
+
+def test_bad_tokens_and_paths_that_lead_nowhere():
     world = LocalApi(foreign_tokens=["elsewhere"])
-    world.client.headers["authorization"] = authorization
-    assert code(world.run(BGE, {"requests": TEXTS})) == expected
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "expected"),
-    [
-        ("POST", f"/accounts/{ACCOUNT}/ai/runs/{BGE}", (400, 7000)),
-        ("POST", f"/accounts/nonsense/ai/run/{BGE}", (404, 7003)),
-        ("GET", f"/accounts/{ACCOUNT}/ai/run/{BGE}", (405, 7001)),
-        ("GET", f"/accounts/{ACCOUNT}/queues/nothing/there/is", (400, 7000)),
-        ("DELETE", f"/accounts/{ACCOUNT}/queues", (405, 7001)),
-        ("POST", f"/accounts/{ACCOUNT}/queues", (400, 10207)),
-    ],
-)
-def test_paths_that_lead_nowhere(method, path, expected):
-    assert code(LocalApi().client.request(method, path)) == expected
+    assert {path: code(world.client.request(*path)) for path in PATHS} == PATHS
+    for token, expected in TOKENS.items():
+        world.client.headers["authorization"] = token
+        assert code(world.run(BGE, {"requests": TEXTS})) == expected
 
 
 def test_global_limit_refuses_everything():

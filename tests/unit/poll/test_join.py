@@ -7,14 +7,6 @@ import pytest
 
 from dropbatch.core.read.index import RecordEntry, index_of
 from functions.poll import join as module
-from functions.poll.join import (
-    Answered,
-    Failure,
-    Originals,
-    add_reply,
-    join_originals,
-    sort_answers,
-)
 from shared.workers_ai.results import parse_answer
 from shared.workers_ai.usage import Usage
 from tests.support.joined import (
@@ -215,7 +207,7 @@ def test_usage_of_items_is_summed_if_every_good_one_has_reported_it(items, usage
 
 # ── several replies to the same records ───────────────────────────────────────────────────────────
 def sorted_reply(items, **more):
-    return sort_answers(
+    return module.sort_answers(
         parse_answer(json.dumps({"responses": items, **more}).encode()), [raw(None)] * 4
     )
 
@@ -237,7 +229,7 @@ def item_of(place, result="r", **more):
 def test_usage_of_one_batch_is_not_counted_twice(first, later, tokens):
     answers = sorted_reply([item_of(0)], **first)
 
-    add_reply(answers, sorted_reply([item_of(0), item_of(1)], **later))
+    module.add_reply(answers, sorted_reply([item_of(0), item_of(1)], **later))
 
     assert answers.usage.prompt_tokens == tokens
 
@@ -246,7 +238,7 @@ def test_usage_counts_items_taken():
     answers = sorted_reply([item_of(0, usage={"prompt_tokens": 5})])
 
     later = [item_of(0, usage={"prompt_tokens": 7}), item_of(1, usage={"prompt_tokens": 11})]
-    add_reply(answers, sorted_reply(later))
+    module.add_reply(answers, sorted_reply(later))
 
     assert answers.usage.prompt_tokens == 16
 
@@ -257,9 +249,11 @@ ROWS = [RecordEntry(1, 20, raw("a"), original=2)]
 
 def line_for(result):
     answers = answers_of(ROWS, items_reply([{"id": 0, "success": True, "result": result}]))
-    originals = Originals(b"{}", lambda record: record)
-    (line,) = join_originals(
-        Answered(index_of(ROWS), 0, answers), originals, lambda outcome: bytes(outcome.record)
+    originals = module.Originals(b"{}", lambda record: record)
+    (line,) = module.join_originals(
+        module.Answered(index_of(ROWS), 0, answers),
+        originals,
+        lambda outcome: bytes(outcome.record),
     )
     return line
 
@@ -271,7 +265,7 @@ def test_answer_of_too_many_parts_fails_alone(monkeypatch, of_parts):
 
     line = line_for({"choices": [of_parts] * 100})
 
-    assert isinstance(line, Failure)
+    assert isinstance(line, module.Failure)
     assert (line.code, json.loads(line.error)["error"]["code"]) == ("rejected", "rejected")
 
 
@@ -291,7 +285,7 @@ def sorted_by(references, *items):
         for one in references
     ]
     body = json.dumps({"responses": [{"result": str(at), **item} for at, item in enumerate(items)]})
-    answers = sort_answers(parse_answer(body.encode()), sent)
+    answers = module.sort_answers(parse_answer(body.encode()), sent)
     placed = {at: json.loads(bytes(item.result)) for at, item in answers.items.items()}
     return placed, answers.foreign
 

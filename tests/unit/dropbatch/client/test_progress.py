@@ -16,16 +16,6 @@ from dropbatch.cli import put as sending
 from dropbatch.cli.context import emit, note, said
 from dropbatch.cli.put import validation_lines
 from dropbatch.client import progress
-from dropbatch.client.progress import (
-    Progress,
-    columns_of,
-    cut,
-    describe,
-    duration,
-    printable,
-    shortened,
-    shown_to_user,
-)
 from dropbatch.client.upload import PART_BYTES
 from dropbatch.client.validate import validate
 from dropbatch.errors import Error, NoStack, NotFound, NotOver, Taken
@@ -53,14 +43,14 @@ def on_terminal(monkeypatch, columns, lines=24):
     monkeypatch.setattr(
         progress.shutil, "get_terminal_size", lambda: os.terminal_size((columns, lines))
     )
-    return Progress(io.StringIO(), on_terminal=True)
+    return progress.Progress(io.StringIO(), on_terminal=True)
 
 
 @pytest.mark.parametrize("width", [26, 39, 71, 72, 79, 199])
 @pytest.mark.parametrize("state", ["in_progress", "completed"])
 def test_line_of_any_width_has_state_records_failures(width, state):
     failed = {"total": 1_678, "succeeded": 500, "failed": 1_178}
-    lines = describe(NAME, RUNNING | {"state": state, "counts": failed}, width, 65.0)
+    lines = progress.describe(NAME, RUNNING | {"state": state, "counts": failed}, width, 65.0)
 
     assert max(map(len, lines)) <= width
     said = "  ".join(lines)
@@ -74,7 +64,7 @@ def test_what_job_waits_for_is_whole_on_narrow_terminal():
         "Cloudflare rejects the API token. Put a good one in the secret; the next call tries it."
     )
     waiting = {"code": "token_refused", "message": message}
-    lines = describe(NAME, RUNNING | {"waiting_for": waiting}, 39)
+    lines = progress.describe(NAME, RUNNING | {"waiting_for": waiting}, 39)
 
     assert max(map(len, lines)) <= 39
     assert f"waiting: token_refused: {message}" in " ".join(map(str.strip, lines))
@@ -102,7 +92,7 @@ def test_rate_is_from_when_job_was_first_shown(monkeypatch, clock, seconds, stat
 
 
 def test_pipe_gets_line_for_each_change(clock):
-    shown = Progress(io.StringIO(), on_terminal=False)
+    shown = progress.Progress(io.StringIO(), on_terminal=False)
     for seconds in range(0, 62, 2):
         clock[0] = 100.0 + seconds
         shown.show({NAME: RUNNING})
@@ -120,7 +110,7 @@ def test_pipe_gets_line_for_each_change(clock):
     [(0.4, "0 s"), (99, "99 s"), (120, "2 min"), (12_000, "3 h 20 min"), (190_000, "2 d 4 h")],
 )
 def test_durations_are_written_as_people_say_them(seconds, text):
-    assert duration(seconds) == text
+    assert progress.duration(seconds) == text
 
 
 @pytest.mark.parametrize(("lines", "shown"), [(3, 2), (24, 6)])
@@ -149,7 +139,7 @@ def test_notebook_cell_is_replaced(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "IPython.display", display)
 
-    watched = shown_to_user()
+    watched = progress.shown_to_user()
     watched.show({NAME: RUNNING})
     watched.show({NAME: RUNNING | {"state": "completed", "fraction_done": 1.0}})
 
@@ -166,9 +156,9 @@ def test_notebook_cell_is_replaced(monkeypatch):
 def test_narrow_line_has_a_short_id_and_then_no_bar(width, line):
     counts = {"total": 302, "succeeded": 149, "failed": 2}
     status = {"state": "in_progress", "fraction_done": 0.5, "counts": counts}
-    assert describe("20261127T234619Z-0a6bd716", status, width)[0] == line
+    assert progress.describe("20261127T234619Z-0a6bd716", status, width)[0] == line
     one = {"state": "completed", "counts": {"total": 1, "succeeded": 1}}
-    assert "1 of 1 record " in describe("x", one, None, 3.0)[0]
+    assert "1 of 1 record " in progress.describe("x", one, None, 3.0)[0]
 
 
 # ── the library's words are neutral; the command line adds its own options ────────────────────────
@@ -237,12 +227,11 @@ class File:
 
     existed = in_place = False
     stack = SimpleNamespace(bucket="bucket")
-    lock = threading.Lock()
+    lock, at_once = threading.Lock(), set()
 
     def __init__(self, number, size=SMALL, error=None):
         self.key = self.source = f"inbox/{number:02}.jsonl"
-        self.size, self.error = size, error
-        self.at_once, self.all_there = set(), None
+        self.size, self.error, self.all_there = size, error, None
 
     def send(self, advance):
         with self.lock:
@@ -268,10 +257,7 @@ def send(monkeypatch):
 
 
 def test_eight_files_are_sent_at_once(send):
-    files, at_once = [File(number) for number in range(20)], set()
-    all_there = threading.Barrier(8, timeout=10)
-    for file in files:
-        file.at_once = at_once
+    files, all_there = [File(number) for number in range(20)], threading.Barrier(8, timeout=10)
     for file in files[:8]:
         file.all_there = all_there
 
@@ -283,11 +269,7 @@ def test_eight_files_are_sent_at_once(send):
 
 def test_large_files_are_sent_one_after_another(send):
     """The parts of each are sent at once: two would take twice the memory."""
-    files, at_once = [File(number, LARGE) for number in range(10)], set()
-    for file in files:
-        file.at_once = at_once
-
-    assert {job.seen for job in send(files)} == {1}
+    assert {job.seen for job in send([File(number, LARGE) for number in range(10)])} == {1}
 
 
 def test_nothing_more_is_sent_after_a_failure(send, capsys):
@@ -307,21 +289,21 @@ SHOWN = r"a\x1b[31mred\x1b]0;title\x07\n2026  completed\x9b2J\u202egpj.exe\u2028
 
 
 def test_what_would_command_a_terminal_is_written_out():
-    assert printable(HOSTILE) == SHOWN
+    assert progress.printable(HOSTILE) == SHOWN
 
 
 @pytest.mark.parametrize(
     "text", ["Résumés 100%.jsonl", "年度/レビュー", "👩‍👩‍👧 x", "foto 3", "क्\u200dष"]
 )
 def test_names_of_the_world_stay(text):
-    assert printable(text) == text
+    assert progress.printable(text) == text
 
 
 @given(st.text(), st.integers(1, 100))
 def test_cut_text_fits(text, width):
-    for one in (cut(text, width), shortened(text, width)):
-        assert columns_of(one) <= width
-    assert text.startswith(cut(text, width))
+    for one in (progress.cut(text, width), progress.shortened(text, width)):
+        assert progress.columns_of(one) <= width
+    assert text.startswith(progress.cut(text, width))
 
 
 def test_every_way_to_print_is_safe(monkeypatch, capsys):
@@ -331,6 +313,8 @@ def test_every_way_to_print_is_safe(monkeypatch, capsys):
     waiting = {"state": HOSTILE, "waiting_for": {"code": "x", "message": HOSTILE}}
 
     for width in (None, 40):
-        assert not any("\x1b" in line or "\n" in line for line in describe(HOSTILE, waiting, width))
+        assert not any(
+            "\x1b" in line or "\n" in line for line in progress.describe(HOSTILE, waiting, width)
+        )
     out, err = capsys.readouterr()
     assert (out, err) == (f"{SHOWN}\n", f"\n{SHOWN}\n")

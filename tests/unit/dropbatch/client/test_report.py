@@ -5,14 +5,7 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from dropbatch.client.report import (
-    MAX_EXAMPLES,
-    MAX_GROUPS,
-    MAX_LINES,
-    Failures,
-    failures_in,
-    job_page,
-)
+from dropbatch.client import report
 
 SCRIPT = "<script>alert(1)</script>"
 COST = {"amount": "0.0123", "priced_at": "2026-07-09", "estimated": True}
@@ -44,7 +37,7 @@ def failed(line=1, code="rejected", message="AiError: bad", request=None):
 
 
 def failures(*lines):
-    return failures_in([b"\n".join(lines)])
+    return report.failures_in([b"\n".join(lines)])
 
 
 class Elements(HTMLParser):
@@ -93,7 +86,7 @@ def shown(page):
     ],
 )
 def test_every_kind_of_end_is_described(changes, says):
-    assert says in shown(job_page(manifest(**changes), Failures()))
+    assert says in shown(report.job_page(manifest(**changes), report.Failures()))
 
 
 def test_text_from_outside_stays_text():
@@ -106,14 +99,14 @@ def test_text_from_outside_stays_text():
         cost={"amount": SCRIPT, "priced_at": SCRIPT, "estimated": False},
     )
     groups = failures(failed(1, SCRIPT, SCRIPT, SCRIPT), failed(2, "x", "y", {SCRIPT: SCRIPT}))
-    page = job_page(hostile, groups)
+    page = report.job_page(hostile, groups)
 
     assert "script" not in read(page).tags
     assert page.count(b"&lt;script&gt;") >= 9
 
 
 def test_nothing_is_fetched_and_nothing_runs():
-    elements = read(job_page(manifest(), failures(failed())))
+    elements = read(report.job_page(manifest(), failures(failed())))
 
     assert not {"script", "link", "img", "iframe", "object"} & set(elements.tags)
     names = {name for name, _ in elements.attributes}
@@ -134,15 +127,17 @@ def test_failures_are_grouped_by_code_and_message():
         ("expired", "late"): 1,
     }
     first = groups["invalid_json", "no JSON."]
-    assert first.lines == list(range(1, MAX_LINES + 1))
-    assert len(first.examples) == MAX_EXAMPLES
+    assert first.lines == list(range(1, report.MAX_LINES + 1))
+    assert len(first.examples) == report.MAX_EXAMPLES
 
 
 def test_ever_new_messages_do_not_grow_page():
     found = failures(*(failed(n, "inference_failed", f"request {n:08}") for n in range(5_000)))
 
-    assert len(found.groups) == MAX_GROUPS
-    assert found.others == 5_000 - MAX_GROUPS
-    page = job_page(manifest(counts={"total": 5_000, "succeeded": 0, "failed": 5_000}), found)
+    assert len(found.groups) == report.MAX_GROUPS
+    assert found.others == 5_000 - report.MAX_GROUPS
+    page = report.job_page(
+        manifest(counts={"total": 5_000, "succeeded": 0, "failed": 5_000}), found
+    )
     assert len(page) < 100_000
     assert f"{found.others:,} failures of other kinds" in shown(page)

@@ -7,19 +7,11 @@ from decimal import Decimal
 import msgspec
 import pytest
 
+from dropbatch.core import prices
 from dropbatch.core.formats.base import Shape, Task
 from dropbatch.core.models import MODEL_ID, Efforts, catalog, facts_of, find_model, nearest_model
 from dropbatch.core.options import Options
 from dropbatch.core.plan import SplitPlan, StackLimits, first_plan, make_reader, plan_upload
-from dropbatch.core.prices import (
-    DEFAULT_OUTPUT_TOKENS,
-    Cost,
-    Tokens,
-    cost_of,
-    estimate,
-    estimate_tokens,
-    first_batch,
-)
 from dropbatch.core.read.form import Beginning
 from tests.support.converted import target_of
 
@@ -84,25 +76,27 @@ def test_task_of_option_precedes_what_is_known(model, task, request_):
 
 # ── cost ──────────────────────────────────────────────────────────────────────────────────────────
 def test_cost_is_its_tokens_times_their_prices():
-    cost = cost_of(find_model(LLAMA), Tokens(1_000_000, 2_000_000))
-    assert cost == Cost(Decimal("4.799"), "2026-07-09", estimated=False)
+    cost = prices.cost_of(find_model(LLAMA), prices.Tokens(1_000_000, 2_000_000))
+    assert cost == prices.Cost(Decimal("4.799"), "2026-07-09", estimated=False)
     told = {"amount": "4.7990", "currency": "USD", "priced_at": "2026-07-09", "estimated": False}
     assert cost.to_manifest() == told
-    assert cost_of(find_model(BGE), Tokens(3_000_000, None)).amount == Decimal("0.0606")
+    assert prices.cost_of(find_model(BGE), prices.Tokens(3_000_000, None)).amount == Decimal(
+        "0.0606"
+    )
 
 
 @pytest.mark.parametrize(
     ("model", "max_tokens", "tokens"),
     [
-        (BGE, None, Tokens(251, 0)),
-        (M2M, None, Tokens(251, 251)),
-        (LLAMA, None, Tokens(251, 5 * 256)),
-        (LLAMA, 77, Tokens(251, 77)),
-        ("@cf/a/b", None, Tokens(251, 5 * DEFAULT_OUTPUT_TOKENS)),
+        (BGE, None, prices.Tokens(251, 0)),
+        (M2M, None, prices.Tokens(251, 251)),
+        (LLAMA, None, prices.Tokens(251, 5 * 256)),
+        (LLAMA, 77, prices.Tokens(251, 77)),
+        ("@cf/a/b", None, prices.Tokens(251, 5 * prices.DEFAULT_OUTPUT_TOKENS)),
     ],
 )
 def test_tokens_are_estimated_from_bytes_and_limits(model, max_tokens, tokens):
-    assert estimate_tokens(find_model(model), 1001, 5, max_tokens) == tokens
+    assert prices.estimate_tokens(find_model(model), 1001, 5, max_tokens) == tokens
 
 
 def test_model_that_is_not_alike_is_not_suggested():
@@ -142,7 +136,7 @@ TOKEN = 4_000
 def test_estimate_counts_each_answer_as_long_as_it_may_be(
     model, size, records, answer_tokens, cost
 ):
-    assert estimate(model, b"", size, records, answer_tokens) == cost
+    assert prices.estimate(model, b"", size, records, answer_tokens) == cost
 
 
 @pytest.mark.parametrize(
@@ -171,7 +165,7 @@ def test_limit_of_a_record_is_what_itself_names(written, tokens):
     body = b'{"requests":[{"max_tokens":100},{"prompt":"a"},{%s}]}' % written.encode()
     json.loads(body)
 
-    assert estimate(KIMI, body, 0, 3, 500) == (100 + 500 + tokens) * TOKEN
+    assert prices.estimate(KIMI, body, 0, 3, 500) == (100 + 500 + tokens) * TOKEN
 
 
 @pytest.mark.parametrize(
@@ -188,4 +182,4 @@ def test_limit_of_a_record_is_what_itself_names(written, tokens):
     ],
 )
 def test_first_batches_are_parts_of_limit(model, named, answer_tokens, expected):
-    assert first_batch(model, Decimal(1), named, answer_tokens) == expected
+    assert prices.first_batch(model, Decimal(1), named, answer_tokens) == expected

@@ -178,15 +178,10 @@ def test_usage_counts_only_with_all_tokens_that_model_bills(model, usage, is_cou
     assert priced(model, usage).is_reported == is_counted
 
 
-def test_nothing_has_room_when_limit_is_spent():
+def test_nothing_has_room_when_limit_is_spent_and_what_is_sent_again_ends_no_job():
     assert outstanding(ANSWERED, limit=COST) == 0
     assert found(ANSWERED, WAITING, limit=COST).is_reached
-
-
-def test_what_is_sent_again_ends_no_job():
-    again = replace(SENT, **TWICE)
-
-    assert found(again, limit=900_000) == CostLimit(900_000, 0)
+    assert found(replace(SENT, **TWICE), limit=900_000) == CostLimit(900_000, 0)
 
 
 def test_batch_that_was_accepted_and_divided_is_spent():

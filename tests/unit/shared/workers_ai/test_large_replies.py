@@ -12,13 +12,6 @@ from hypothesis import strategies as st
 
 from local.workers_ai.replies import flood
 from shared.workers_ai import replies as module
-from shared.workers_ai.replies import (
-    Accepted,
-    Answer,
-    OutcomeUnknown,
-    parse_reply,
-    without_lone_surrogates,
-)
 from shared.workers_ai.usage import Usage, usage_of
 
 # ── replies that hold more objects than any answer, and items beside a status ─────────────────────
@@ -36,7 +29,7 @@ def mapped(content):
 
 def parsed(content, status=200, sent=5, *, submitting=False):
     content = content if isinstance(content, mmap.mmap) else json.dumps(content).encode()
-    return parse_reply(status, None, content, submitting=submitting, sent=sent)
+    return module.parse_reply(status, None, content, submitting=submitting, sent=sent)
 
 
 def peak_of(content, **more):
@@ -54,14 +47,14 @@ def peak_of(content, **more):
 def test_reply_without_end_is_no_answer_and_takes_little(what):
     peak, reply = peak_of(flood(what, MEGABYTES))
 
-    assert isinstance(reply, OutcomeUnknown)
+    assert isinstance(reply, module.OutcomeUnknown)
     assert peak < 2.5 * MEGABYTES, "the worst takes some 30 times its size, if it is decoded"
 
 
 def test_wide_item_takes_little_and_is_an_answer():
     peak, reply = peak_of(flood("wide", MEGABYTES))
 
-    assert isinstance(reply, Answer)
+    assert isinstance(reply, module.Answer)
     assert peak < 2.5 * MEGABYTES
 
 
@@ -82,7 +75,7 @@ def test_twice_the_items_sent_are_an_answer(items, is_answer, bytes_of_each):
         {"result": {"results": [{"index": 0, "result": "x" * bytes_of_each}] * items}}
     )
 
-    assert isinstance(parsed(mapped(body.encode())), Answer) == is_answer
+    assert isinstance(parsed(mapped(body.encode())), module.Answer) == is_answer
 
 
 @pytest.mark.parametrize("unusual", [{"latency": 1}, {"id": [1]}])
@@ -91,7 +84,7 @@ def test_large_reply_with_unusual_items_is_an_answer(unusual):
 
     reply = parsed(mapped(json.dumps({"results": [*items, None]}).encode()))
 
-    assert isinstance(reply, Answer)
+    assert isinstance(reply, module.Answer)
     assert [item.index for item in reply.items] == [0, 1, 2, 3, 4, None]
     more = {bytes(item.extra_members().get("latency", b"")) for item in reply.items[:5]}
     assert more == {b"1" if "latency" in unusual else b""}
@@ -100,7 +93,7 @@ def test_large_reply_with_unusual_items_is_an_answer(unusual):
 def test_large_reply_with_a_lone_surrogate_is_an_answer():
     body = b'{"results":[{"index":0,"\\ud800":1,"result":"%b"}]}' % (b"x" * 4_000_000)
 
-    assert isinstance(parsed(mapped(body)), Answer)
+    assert isinstance(parsed(mapped(body)), module.Answer)
 
 
 @pytest.mark.parametrize(
@@ -122,12 +115,12 @@ def test_large_reply_with_a_lone_surrogate_is_an_answer():
 def test_status_beside_items_says_whether_more_come(beside, status, unfinished, enveloped):
     reply = parsed({"result": TWO | beside, "success": True} if enveloped else TWO | beside, status)
 
-    assert isinstance(reply, Answer)
+    assert isinstance(reply, module.Answer)
     assert reply.unfinished is unfinished
 
 
 @pytest.mark.parametrize(
-    ("status", "reply"), [("running", Accepted("id-1")), ("completed", Answer)]
+    ("status", "reply"), [("running", module.Accepted("id-1")), ("completed", module.Answer)]
 )
 def test_submit_that_shows_some_items_and_an_id_is_accepted(status, reply):
     result = {**TWO, "status": status, "request_id": "id-1"}
@@ -184,14 +177,14 @@ def test_text_equals_pythons_with_replacements(kept, text):
     (read,) = json.loads(content)
     expected = read.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
-    assert json.loads(without_lone_surrogates(kept(content))[:]) == [expected]
+    assert json.loads(module.without_lone_surrogates(kept(content))[:]) == [expected]
 
 
 def test_large_reply_takes_pieces_worth_of_memory():
     content = mapped(b'["' + b"a" * (32 << 20) + rb"\ud83d" + b'"]')
     tracemalloc.start()
     try:
-        repaired = without_lone_surrogates(content)
+        repaired = module.without_lone_surrogates(content)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
