@@ -4,28 +4,30 @@ This module measures split, collect and imports for `README.md`. Each figure is 
 time, and each speed stands beside that of a floor with which it took turns in one run.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
 from bench import cost_page, inputs, small_jobs, steps
-from bench.timing import Spread, grid, in_fresh_process, machine, ratio, take_turns, written_by
+from bench.timing import (
+    Spread,
+    Times,
+    grid,
+    in_fresh_process,
+    machine,
+    ratio,
+    take_turns,
+    written_by,
+)
 from dropbatch.core.models import find_model, max_records_per_reply
 from dropbatch.core.plan import FIRST_BATCH_RECORDS
 from local.template import template
 from shared.observability import logger
 from tests.simulation.cloudflare import both_ways
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import BinaryIO
-
-    from bench.timing import Times
 
 README = Path(__file__).with_name("README.md")
 HANDLERS = ("functions.submit.handler", "functions.poll.handler")

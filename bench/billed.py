@@ -6,13 +6,12 @@ Messages arrive when they are asked for, and a call takes as long as it would. C
 time there.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 from botocore.exceptions import ClientError
@@ -25,16 +24,12 @@ import shared.aws.object_store
 import simulation.services.s3
 from bench.meter import API_WAITS, CALL_CPU, WAITS
 from bench.timing import S3_BYTES_A_SECOND
+from local.workers_ai.replies import Reply
 from shared.observability import METRICS, logger
 from simulation.invocations import Function
+from simulation.services.dynamodb import Key, Wire
+from tests.simulation.worlds.world import World
 from tests.support.aws.wire_items import number, submissions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from local.workers_ai.replies import Reply
-    from simulation.services.dynamodb import Key, Wire
-    from tests.simulation.worlds.world import World
 
 PLATFORM_LOG = 420
 """Bytes that Lambda itself logs per run."""

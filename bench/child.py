@@ -1,7 +1,5 @@
 """Measurements that need their own process: peak memory and imports."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -4,13 +4,12 @@ Both functions run in a simulated world (`bench.billed`). Processor time is meas
 (`bench.meter`).
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.billed import Found, as_slow_as_aws, billed, item_size, scaled
 from bench.meter import (
@@ -25,12 +24,7 @@ from local.template import default, properties, template
 from local.workers_ai import Behaviour
 from shared.ledger.due import LIFE_SECONDS
 from tests.simulation.cloudflare.events import Events
-from tests.simulation.worlds.world import simulated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tests.simulation.worlds.world import World
+from tests.simulation.worlds.world import World, simulated
 
 JOBS = {10: 1, 1_000: 1, 100_000: 500, 1_000_000: 500}
 """Records of the jobs whose total cost is shown; a record stands for how many of them."""

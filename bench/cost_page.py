@@ -3,8 +3,6 @@
 To `bench/cost.md`, and the figures by which people decide to docs/limits.md and README.md.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,14 +1,9 @@
 """Generated uploads and replies, the same in every run."""
 
-from __future__ import annotations
-
 import json
 import random
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 _SENTENCE = """

@@ -4,8 +4,6 @@ They run one after the other, in this process. How long calls wait for answers i
 here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -14,8 +12,9 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import botocore.client
 import httpx
@@ -30,9 +29,6 @@ from bench.timing import AWS_SECONDS
 from local.workers_ai import Behaviour, WorkersAI, transport
 from shared.observability import logger, metrics
 from tests.support.journeys.world import TIMEOUT_SECONDS, World, make_world
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 FULL_BATCHES, FULL_RECORDS, FULL_TEXT = 3, 5_000, 985

@@ -5,14 +5,13 @@ computing included. In the same world, on the same API, the script that a user w
 takes turns with them.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.billed import Found, as_slow_as_aws, billed
 from bench.cost import COLD_SECONDS, PRICES, memory_of, share_of
@@ -25,9 +24,6 @@ from tests.simulation.cloudflare.events import Events
 from tests.simulation.services.api import Http, is_of_queues
 from tests.simulation.worlds.world import World, simulated
 from tests.support.aws.resources import TOKEN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 WRITTEN = Path(__file__).with_suffix(".md")
 MODEL = "@cf/baai/bge-m3"

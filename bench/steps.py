@@ -5,17 +5,16 @@ floor is the fastest way known to the same bytes from an input in which nothing 
 with the same well-kept reader.
 """
 
-from __future__ import annotations
-
 import mmap
 import re
 import tempfile
 from collections import deque
+from collections.abc import Iterator
 from http import HTTPStatus
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import msgspec
 
@@ -31,9 +30,6 @@ from shared.observability import metrics
 from shared.staged_batch import StagedInfo, encode_index
 from shared.workers_ai.replies import parse_reply
 from shared.workers_ai.results import Answer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAX_RECORDS, MAX_BYTES = StackLimits().max_requests, StackLimits().max_bytes
 

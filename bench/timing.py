@@ -3,8 +3,6 @@
 CPU time, because machines are shared.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -13,13 +11,11 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 AWS_SECONDS = {"s3": 0.02, "dynamodb": 0.005, "sqs": 0.01}
 """Seconds until AWS answers a call, assumed; for S3 until the first byte."""
@@ -35,7 +31,7 @@ class Spread:
     largest: float
 
     @classmethod
-    def of(cls, values: list[float]) -> Spread:
+    def of(cls, values: list[float]) -> Self:
         """The spread of these measurements."""
         return cls(min(values), statistics.median(values), max(values))
 

@@ -13,18 +13,19 @@ value: the functions reach the local AWS through a proxy that breaks calls on de
 after the next).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
 import platform
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import boto3
+from botocore.config import Config
 
 from local.processes import (
     ROOT,
@@ -38,12 +39,6 @@ from local.processes import (
     run,
 )
 from local.template import defaults, parse_parameters, write_parameters
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from botocore.config import Config
 
 __all__ = ["ROOT", "Home", "LocalAwsError", "build", "client", "down", "free_port", "up"]
 

@@ -10,8 +10,6 @@ Environment: QUERY, the text to search the records for; TRANSPORT, how the funct
 Workers AI: rest, or worker (the Worker of `worker/` in workerd, which needs Node.js).
 """
 
-from __future__ import annotations
-
 import fcntl
 import gzip
 import html
@@ -22,26 +20,23 @@ import shutil
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import islice
 from operator import mul
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import botocore
 
 from dropbatch.client.client import Client
+from dropbatch.client.job import Job
 from dropbatch.client.progress import Progress
 from dropbatch.client.stack import ENVIRONMENT
 from dropbatch.core.names import FINAL_JOB_STATES
 from dropbatch.errors import Error
 from local import aws, worker
 from local.processes import stopped_at_end
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dropbatch.client.job import Job
 
 HOME = aws.Home(aws.ROOT / ".local/demo")
 RESULTS = HOME.state / "results"

@@ -3,8 +3,6 @@
 It knows nothing of Dropbatch. What MiniStack lacks (alarms, lifecycle, time to live) is not added.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -7,8 +7,6 @@ Calls are forwarded byte for byte, so that signatures stay valid. `PUT /_faults`
 errors, and nothing of Dropbatch.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

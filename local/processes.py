@@ -6,8 +6,6 @@ A process is identified by its id and start time, so that only processes started
 stopped.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
@@ -21,13 +19,11 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 OWN_PORTS = 20_000, 32_000

@@ -9,23 +9,18 @@ Environment: CLOUDFLARE_ACCOUNT_ID, CLOUDFLARE_API_TOKEN; WORKERS_AI_BASE_URL fo
 Cloudflare's.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dropbatch.cli.cloudflare import DEFAULT_BASE_URL, Api, check_token
 from dropbatch.errors import Error
 from local import aws
 from local.processes import stopped_at_end
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HOME = aws.Home(aws.ROOT / ".local/try")
 RESULTS = HOME.state / "results"

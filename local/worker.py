@@ -3,17 +3,12 @@
 Needs Node.js.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from local.processes import ROOT, LocalAwsError, Service, bare_environment
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORKER = ROOT / "worker"
 LOCK = "package-lock.json"

@@ -1,21 +1,20 @@
 """An AWS account in memory: a table, a bucket, queues, an event bus, functions on one clock."""
 
-from __future__ import annotations
-
 import gc
 import json
 import random
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 from urllib.parse import quote_plus
 
 import boto3
 
-from simulation.invocations import EventSource, Function, Schedule
-from simulation.kernel import DiedError, Kernel
+from simulation.invocations import EventSource, Function, Invocation, Schedule
+from simulation.kernel import DiedError, Kernel, Life
 from simulation.services.awkward import Awkward
 from simulation.services.calls import Calls
 from simulation.services.dynamodb import DynamoDB
@@ -24,12 +23,6 @@ from simulation.services.expressions import NotSimulatedError
 from simulation.services.s3 import S3, Version
 from simulation.services.sqs import SQS, Queue
 from simulation.services.table import Table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from simulation.invocations import Invocation
-    from simulation.kernel import Life
 
 START = 1_800_000_000.0
 """Unix seconds at which an account begins, unless it is given another time."""

@@ -1,17 +1,12 @@
 """Lambda: functions, their processes, and what invokes them: queues and schedules."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulation.kernel import Life
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from simulation.services.calls import Calls
-    from simulation.services.sqs import Message, Queue
+from simulation.services.calls import Calls
+from simulation.services.sqs import Message, Queue
 
 POLL_SECONDS = (0.005, 0.05)
 """How long a message waits for one of Lambda's pollers."""

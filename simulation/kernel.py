@@ -5,19 +5,14 @@ only in `wait` and `sleep_until_done`, which every simulated call uses, so one s
 Knows nothing about AWS.
 """
 
-from __future__ import annotations
-
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
 

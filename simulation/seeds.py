@@ -1,16 +1,12 @@
 """A test over many seeds: which one fails, how it is played again, where it goes another way."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os
+from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 COMPARED, SHOWN = 20, 4
 """Worlds that passed last, one of which is compared, and lines shown after the difference."""

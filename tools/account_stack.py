@@ -1,26 +1,20 @@
 """The stack in a real AWS account: find it, decide what its status requires, delete it."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import boto3
 from botocore.exceptions import ClientError, WaiterError
 from botocore.utils import JSONFileCache
 
 from dropbatch.client import aws
 from dropbatch.errors import Error
 from local.processes import LocalAwsError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import boto3
-    from mypy_boto3_secretsmanager import SecretsManagerClient
 
 ROOT = Path(__file__).resolve().parent.parent
 INTERRUPTED = 130
@@ -189,7 +183,7 @@ def exit_code(command: Callable[[], None], interrupted: str) -> int:
     return 0
 
 
-def secret_value(client: SecretsManagerClient, secret: str) -> str:
+def secret_value(client: Any, secret: str) -> str:
     """A secret's value as the functions read it; empty if it has none.
 
     One that is being deleted is restored.
@@ -202,7 +196,7 @@ def secret_value(client: SecretsManagerClient, secret: str) -> str:
         client.restore_secret(SecretId=secret)
         print(f"The secret {secret} was scheduled for deletion; it is restored.", flush=True)
         answer = client.get_secret_value(SecretId=secret)
-    return answer.get("SecretString", "").strip()
+    return str(answer.get("SecretString", "")).strip()
 
 
 def confirmed(question: str) -> bool:

@@ -5,24 +5,20 @@ samconfig.NAME.local.toml of a stack with another name. Git ignores them. What a
 stays; the API token is never in it.
 """
 
-from __future__ import annotations
-
 import getpass
 import json
 import re
 import sys
 import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from dropbatch.core.errors import ONE_A_STACK, holds_several
 from local.template import parse_parameters, template, write_parameters
 from tools.account_stack import ROOT, DeployError, account_of, session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 FOLDER = ROOT
 ACCOUNT, TOKEN, EMAIL = "CLOUDFLARE_ACCOUNT_ID", "CLOUDFLARE_API_TOKEN", "NOTIFICATION_EMAIL"

@@ -7,13 +7,12 @@ depends only on the stack's status in CloudFormation: a first deployment that fa
 can be repeated. The token is printed nowhere and passed to no other program.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -38,11 +37,7 @@ from tools.account_stack import (
     secret_value,
     session,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tools.answers import AnswersFile
+from tools.answers import AnswersFile
 
 SAM = ROOT / ".local/sam/bin/sam"
 HIDDEN = "****"

@@ -6,8 +6,6 @@ The stack generates the secret; it reaches the Worker through wrangler's standar
 printed and never on disk. The Worker is named after its stack, so that each stack has its own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

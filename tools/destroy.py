@@ -1,11 +1,10 @@
 """`make destroy`: list what is deleted and what stays, ask, and delete the stack."""
 
-from __future__ import annotations
-
 import os
 import sys
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.exceptions import ClientError
 
@@ -29,9 +28,6 @@ from tools.account_stack import (
     session,
 )
 from tools.deploy_worker import worker_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SUBSCRIPTIONS = "/event_subscriptions/subscriptions"
 

@@ -1,10 +1,9 @@
 """`make docs`: writes the tables of the documents that are made from the code and the template."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dropbatch.core.formats.conversion.members import (
     LEFT_OUT,
@@ -16,13 +15,8 @@ from dropbatch.core.formats.conversion.members import (
     RESPONSES_NAMES,
 )
 from dropbatch.core.models import catalog, find_model
-from dropbatch.core.requests import content, schema_named
+from dropbatch.core.requests import Limits, content, schema_named
 from local.template import template
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from dropbatch.core.requests import Limits
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -1,18 +1,13 @@
 """What a deployment creates and costs, and what the account's Lambda limit means for it."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from local.template import template
 from tools.account_stack import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tools.answers import Answers
+from tools.answers import Answers
 
 MAX_CALLS = 240
 """Calls a minute that Cloudflare allows a token."""

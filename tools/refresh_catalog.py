@@ -5,22 +5,18 @@ Cloudflare's documentation is built from. Nothing is written unless the whole li
 Where the list and Cloudflare's guides disagree, the guides are usually right.
 """
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from dropbatch.core.errors import Error
 from dropbatch.core.formats.base import UNDECODABLE, Task
 from dropbatch.core.models import Catalog, Efforts, Model, find_model, is_model
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 FILE = Path(__file__).parents[1] / "dropbatch/core/models.json"
 MAX_PRICE, MAX_CONTEXT = Decimal(10_000), 1_000_000_000

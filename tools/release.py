@@ -6,8 +6,6 @@ Two builds from the same sources, lock files and Python give the same bytes: fil
 times and modes are fixed, and byte code does not depend on a random hash seed.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

@@ -3,23 +3,18 @@
 It proves permissions, events and token at once, and costs less than $0.001.
 """
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime
 from io import BytesIO
-from typing import TYPE_CHECKING
 
 from dropbatch.cli.operate import examine
 from dropbatch.client.job import Job
 from dropbatch.client.progress import Progress
+from dropbatch.client.stack import Stack
 from dropbatch.client.upload import upload
 from dropbatch.core.names import FINAL_JOB_STATES
 from dropbatch.errors import Error
 from tools.account_stack import DeployError
-
-if TYPE_CHECKING:
-    from dropbatch.client.stack import Stack
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 """The cheapest model that takes batches."""

@@ -1,13 +1,8 @@
 """What real services do that tests like to forget: each a number, drawn from a world's seed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from random import Random
-
+from random import Random
+from typing import Self
 
 HALF = 0.5
 """Share of the awkward things that `drawn` takes."""
@@ -41,7 +36,7 @@ class Awkward:
     clock_behind_seconds: float = 0.0
 
     @classmethod
-    def drawn(cls, random: Random) -> Awkward:
+    def drawn(cls, random: Random) -> Self:
         """Some of everything; which, and how much, is decided by the seed."""
         worst = cls(
             index_lag_seconds=3.0,

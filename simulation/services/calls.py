@@ -1,18 +1,12 @@
 """What all services share: a call takes time, lets others run, and may be its process's last."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from random import Random
+from typing import TypeVar
 
-from typing import TYPE_CHECKING, TypeVar
-
-from simulation.kernel import DiedError
+from simulation.kernel import DiedError, Kernel, Life
+from simulation.services.awkward import Awkward
 from simulation.services.errors import refused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from simulation.kernel import Kernel, Life
-    from simulation.services.awkward import Awkward
 
 T = TypeVar("T")
 

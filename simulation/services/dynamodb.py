@@ -7,24 +7,18 @@ In one thing it is simpler: a page of the table counts 300 bytes an item, and on
 and its key, which is about what these have.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
+from typing import Any
 
 import msgspec
 from sortedcontainers import SortedDict
 
 from simulation.services import expressions
+from simulation.services.calls import Calls
 from simulation.services.errors import EXCEPTIONS, refused
 from simulation.services.expressions import NotSimulatedError
-from simulation.services.table import keyed
+from simulation.services.table import Table, keyed
 from simulation.services.table_index import Index
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from simulation.services.calls import Calls
-    from simulation.services.table import Table
 
 Wire = dict[str, Any]
 Key = tuple[str, str]

@@ -1,15 +1,10 @@
 """Errors of simulated AWS services, as boto3 raises them."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class ConditionalCheckFailedError(ClientError):

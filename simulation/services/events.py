@@ -1,13 +1,9 @@
 """EventBridge in memory: the events that were put."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+from simulation.services.calls import Calls
 from simulation.services.errors import EXCEPTIONS
-
-if TYPE_CHECKING:
-    from simulation.services.calls import Calls
 
 
 class Events:

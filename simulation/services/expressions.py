@@ -6,27 +6,23 @@ An expression is compiled once, by its text, into functions of an item and the n
 call. Items are in wire form and are never changed: an update makes a new one.
 """
 
-from __future__ import annotations
-
 import operator
 import re
+from collections.abc import Callable, Mapping
 from decimal import Decimal, DecimalException
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from boto3.dynamodb.types import DYNAMODB_CONTEXT
 
 from simulation.services.errors import refused
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    Item = Mapping[str, Any]
-    Names = Mapping[str, str]
-    Values = Mapping[str, Any]
-    Condition = Callable[[Item, Names, Values], bool]
-    Operand = Callable[[Item, Names, Values], Any]
-    Path = tuple[str, ...]
+Item = Mapping[str, Any]
+Names = Mapping[str, str]
+Values = Mapping[str, Any]
+Condition = Callable[[Item, Names, Values], bool]
+Operand = Callable[[Item, Names, Values], Any]
+Path = tuple[str, ...]
 
 _TOKEN = re.compile(r"\s*(<>|<=|>=|[=<>(),+.]|[#:]?\w+)")
 _NORMAL = re.compile(r"-?[1-9][0-9]*(\.[0-9]*[1-9])?|0|-?0\.[0-9]*[1-9]", re.ASCII)

@@ -4,21 +4,16 @@ Writes may be conditional; objects are joined by multipart copies; times have wh
 not simulated raises.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import md5
 from itertools import count
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
+from simulation.services.calls import Calls
 from simulation.services.errors import EXCEPTIONS, refused
 from simulation.services.expressions import NotSimulatedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from simulation.services.calls import Calls
 
 MAX_KEY_BYTES, MAX_METADATA_BYTES = 1_024, 2_048
 MIN_PART_BYTES, MAX_PARTS = 5 << 20, 10_000

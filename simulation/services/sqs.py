@@ -1,21 +1,16 @@
 """SQS in memory: standard queues, without order, with delays, duplicates and dead letters."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
 
+from simulation.services.calls import Calls
 from simulation.services.errors import EXCEPTIONS, refused
 from simulation.services.expressions import NotSimulatedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from simulation.services.calls import Calls
 
 MAX_DELAY_SECONDS = 900
 MAX_ENTRIES = 10

@@ -1,14 +1,10 @@
 """The description of a table: its keys, its index and its time to live."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from simulation.services.expressions import NotSimulatedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,7 @@ class Table:
         return (self.partition_key, self.sort_key) if self.sort_key else (self.partition_key,)
 
     @classmethod
-    def described(cls, name: str, properties: Mapping[str, Any]) -> Table:
+    def described(cls, name: str, properties: Mapping[str, Any]) -> Self:
         """A table as the properties of `AWS::DynamoDB::Table` in a template describe it.
 
         Raises:

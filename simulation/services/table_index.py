@@ -1,18 +1,14 @@
 """The index of the simulated table: sparse, in order of a number, and a little behind the table."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sortedcontainers import SortedList
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from simulation.services.table import Table
+from simulation.services.table import Table
 
 _NO_ENTRIES = SortedList()
 
