@@ -313,9 +313,6 @@ def build() -> Path:
     """Build the functions for this machine, as `up` does.
 
     Return the folder of one function's package.
-
-    Raises:
-        LocalAwsError: with the log's last lines.
     """
     MAIN.logs.mkdir(parents=True, exist_ok=True)
     with locked(TOOLS / "build.lock") as lock:
@@ -329,9 +326,6 @@ def up(environment: Mapping[str, str] = os.environ, home: Home = MAIN) -> dict[s
     Args:
         environment: the variables in this module's docstring.
         home: which stack.
-
-    Raises:
-        LocalAwsError: with the log's last lines.
     """
     home.logs.mkdir(parents=True, exist_ok=True)
     with locked(home.state / "lock"):

@@ -92,9 +92,6 @@ def run_job(wanted: list[dict[str, str]]) -> tuple[Job, float]:
     """Submit the records as a user's program does, and wait.
 
     Return the job and the seconds it took.
-
-    Raises:
-        DemoError: it took too long.
     """
     os.environ[ENVIRONMENT] = str(HOME.stack_file)
     job = Client(local=True).submit(wanted, name=PATH)
@@ -116,11 +113,7 @@ def run_job(wanted: list[dict[str, str]]) -> tuple[Job, float]:
 def check(
     workers_ai: str, wanted: list[dict[str, str]]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Check the result files and the bill; return the manifest and the lines of the output.
-
-    Raises:
-        DemoError: what is wrong.
-    """
+    """Check the result files and the bill; return the manifest and the lines of the output."""
     manifest = json.loads((RESULTS / "manifest.json").read_bytes())
     lines = [json.loads(line) for line in (RESULTS / "output.jsonl").read_bytes().splitlines()]
     whole = {"total": len(wanted), "succeeded": len(wanted), "failed": 0}
@@ -217,10 +210,6 @@ def _transport(name: str, port: int) -> str:
     Args:
         name: the transport.
         port: the local AWS's; the local Workers AI has the next one.
-
-    Raises:
-        DemoError: there is no such transport.
-        LocalAwsError: it needs Node.js, or does not start.
     """
     workers_ai = f"http://127.0.0.1:{port + 1}"
     match name:
@@ -238,12 +227,7 @@ def _transport(name: str, port: int) -> str:
 
 
 def run(query: str, transport: str = "") -> None:
-    """Start the stack, run one job, check its results, search them.
-
-    Raises:
-        DemoError: the job did not finish, or its results are wrong.
-        LocalAwsError: the stack does not start.
-    """
+    """Start the stack, run one job, check its results, search them."""
     wanted = list(records())
     print(
         f"{len(wanted):,} records: what the operations of {len(SERVICES)} AWS services are "

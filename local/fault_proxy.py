@@ -68,11 +68,7 @@ class Rule:
     seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the kind.
-
-        Raises:
-            ValueError: there is no such fault.
-        """
+        """Check the kind."""
         if self.kind not in KINDS:
             raise ValueError(f"there is no fault {self.kind!r}")
 

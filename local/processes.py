@@ -101,9 +101,6 @@ class Service:
             port: where it will listen.
             health: path to request; empty: accepting a connection is enough.
             peer: the address of another service that it uses.
-
-        Raises:
-            LocalAwsError: the port is in use, or the service does not answer.
         """
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -139,11 +136,7 @@ class Service:
             time.sleep(0.05)
 
     def stop(self) -> bool:
-        """Stop it with all its children; return whether it ran.
-
-        Raises:
-            LocalAwsError: it does not stop.
-        """
+        """Stop it with all its children; return whether it ran."""
         service = self.running()
         self.file.unlink(missing_ok=True)
         if service is None:

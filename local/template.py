@@ -78,9 +78,6 @@ def parse_parameters(text: str) -> dict[str, str]:
     """Parse `Name=value Other="a value"`.
 
     A word without a name continues the value, as in a prefix with a blank.
-
-    Raises:
-        ValueError: the first word has no name.
     """
     parameters: dict[str, str] = {}
     name = ""

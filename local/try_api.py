@@ -32,10 +32,6 @@ def run(file: Path, given: Mapping[str, str], environment: Mapping[str, str]) ->
     """Start the stack, run one job and download its results; return the command line's exit code.
 
     `given`: options of `put`, by name.
-
-    Raises:
-        Error: the token or the account is not accepted.
-        LocalAwsError: the stack does not start.
     """
     missing = [name for name in (ACCOUNT, TOKEN) if not environment.get(name)]
     if missing:

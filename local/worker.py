@@ -22,9 +22,6 @@ def install(folder: Path = WORKER) -> None:
     """Install the packages of a lock file, checked by hash, unless they are installed.
 
     `folder`: of the lock file, the Worker's if not given.
-
-    Raises:
-        LocalAwsError: Node.js is missing or too old, or npm failed.
     """
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
@@ -63,9 +60,6 @@ def start(
         account: account id.
         token: API token.
         raw: whether the AI binding returns raw responses.
-
-    Raises:
-        LocalAwsError: it does not start.
     """
     service = Service("worker", state)
     service.log.parent.mkdir(parents=True, exist_ok=True)

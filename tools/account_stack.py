@@ -47,28 +47,19 @@ NEVER_RAN = {"CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED"}
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack as CloudFormation describes it.
-
-    Attributes:
-        name: the stack's name.
-        id: its ARN, which still names it after it has been deleted.
-        status: one of CloudFormation's stack statuses.
-        parameters: its parameters; hidden ones are asterisks.
-        outputs: its outputs; none before it was created.
-    """
+    """A stack as CloudFormation describes it."""
 
     name: str
     id: str
+    """Its ARN, which still names it after it has been deleted."""
     status: str
     parameters: dict[str, str]
+    """Hidden ones are asterisks."""
     outputs: dict[str, str]
 
 
 def session(saved: Mapping[str, Any]) -> boto3.Session:
-    """The session of a profile and a region, one for all calls.
-
-    Those that are not saved are the environment's.
-    """
+    """The session of a profile and a region; those that are not saved are the environment's."""
     return _session(saved.get("profile"), saved.get("region"))
 
 
@@ -80,13 +71,7 @@ def _session(profile: str | None, region: str | None) -> boto3.Session:
 
 def account_of(saved: Mapping[str, Any]) -> str:
     """The AWS account of the credentials."""
-    return _account(saved.get("profile"), saved.get("region"))
-
-
-@cache
-def _account(profile: str | None, region: str | None) -> str:
-    account: str = _session(profile, region).client("sts").get_caller_identity()["Account"]
-    return account
+    return str(session(saved).client("sts").get_caller_identity()["Account"])
 
 
 def find_stack(saved: dict[str, Any]) -> Stack | None:
@@ -99,16 +84,11 @@ def find_stack(saved: dict[str, Any]) -> Stack | None:
         if error.response["Error"]["Code"] == "ValidationError":
             return None
         raise
-    return Stack(
-        found["StackName"],
-        found["StackId"],
-        found["StackStatus"],
-        {
-            each["ParameterKey"]: each.get("ParameterValue", "")
-            for each in found.get("Parameters", [])
-        },
-        {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])},
-    )
+    parameters = {
+        one["ParameterKey"]: one.get("ParameterValue", "") for one in found.get("Parameters", [])
+    }
+    outputs = {one["OutputKey"]: one["OutputValue"] for one in found.get("Outputs", [])}
+    return Stack(found["StackName"], found["StackId"], found["StackStatus"], parameters, outputs)
 
 
 def next_step(stack: Stack | None) -> Step:
@@ -124,24 +104,23 @@ def next_step(stack: Stack | None) -> Step:
     return Step.UPDATE if is_usable else Step.REPAIR
 
 
-def physical_ids(saved: dict[str, Any], stack: Stack, *logical_ids: str) -> dict[str, str]:
-    """The physical ids of those of a stack's resources that exist."""
+def _resources(saved: Mapping[str, Any], stack: Stack) -> list[dict[str, Any]]:
     client = session(saved).client("cloudformation")
     pages = client.get_paginator("list_stack_resources").paginate(StackName=stack.id)
-    resources = [resource for page in pages for resource in page["StackResourceSummaries"]]
+    return [one for page in pages for one in page["StackResourceSummaries"]]
+
+
+def physical_ids(saved: Mapping[str, Any], stack: Stack, *logical_ids: str) -> dict[str, str]:
+    """The physical ids of those of a stack's resources that exist."""
     return {
-        resource["LogicalResourceId"]: resource["PhysicalResourceId"]
-        for resource in resources
-        if resource["LogicalResourceId"] in logical_ids and resource.get("PhysicalResourceId")
+        one["LogicalResourceId"]: one["PhysicalResourceId"]
+        for one in _resources(saved, stack)
+        if one["LogicalResourceId"] in logical_ids and one.get("PhysicalResourceId")
     }
 
 
-def delete(saved: dict[str, Any], stack: Stack) -> None:
-    """Delete a stack and wait until it is deleted.
-
-    Raises:
-        DeployError: naming the resources that could not be deleted, and why.
-    """
+def delete(saved: Mapping[str, Any], stack: Stack) -> None:
+    """Delete a stack and wait; `DeployError` names what could not be deleted, and why."""
     client = session(saved).client("cloudformation")
     print(f'Deleting the stack "{stack.name}" ...', flush=True)
     client.delete_stack(StackName=stack.id)
@@ -150,11 +129,9 @@ def delete(saved: dict[str, Any], stack: Stack) -> None:
             StackName=stack.id, WaiterConfig={"Delay": 5, "MaxAttempts": 240}
         )
     except WaiterError as error:
-        pages = client.get_paginator("list_stack_resources").paginate(StackName=stack.id)
         failed = [
             f"\n  {one['LogicalResourceId']}: {one.get('ResourceStatusReason', 'no reason given')}"
-            for page in pages
-            for one in page["StackResourceSummaries"]
+            for one in _resources(saved, stack)
             if one["ResourceStatus"] == "DELETE_FAILED"
         ]
         raise DeployError(
@@ -164,13 +141,15 @@ def delete(saved: dict[str, Any], stack: Stack) -> None:
         ) from error
 
 
-def exit_code(command: Callable[[], None], interrupted: str) -> int:
-    """Run a command to its end; return its exit code. What stops it is printed.
+def submit_settings(client: Callable[[str], Any], stack: Stack) -> dict[str, str]:
+    """The submit function's environment; `client` makes the clients of the stack's account."""
+    name = stack.outputs["SubmitFunctionName"]
+    found = client("lambda").get_function_configuration(FunctionName=name)
+    return dict(found["Environment"]["Variables"])
 
-    Args:
-        command: what to run.
-        interrupted: what to say after Ctrl-C.
-    """
+
+def exit_code(command: Callable[[], None], interrupted: str) -> int:
+    """Run a command; return its exit code. What stops it is printed, Ctrl-C as `interrupted`."""
     try:
         with aws.explained(advice=ADVICE):
             command()
@@ -184,10 +163,7 @@ def exit_code(command: Callable[[], None], interrupted: str) -> int:
 
 
 def secret_value(client: Any, secret: str) -> str:
-    """A secret's value as the functions read it; empty if it has none.
-
-    One that is being deleted is restored.
-    """
+    """A secret's value, empty if it has none. One that is being deleted is restored."""
     try:
         answer = client.get_secret_value(SecretId=secret)
     except client.exceptions.ResourceNotFoundException:

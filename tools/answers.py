@@ -63,11 +63,7 @@ class AnswersFile:
 
 
 def choose(given: Mapping[str, str]) -> AnswersFile:
-    """The stack that the variables name.
-
-    Raises:
-        DeployError: a variable is wrong, or the file belongs to another region or AWS account.
-    """
+    """The stack that the variables name."""
     named = _named(given)
     name = named.get("stack_name", FIRST)
     path = FOLDER / ("samconfig.local.toml" if name == FIRST else f"samconfig.{name}.local.toml")
@@ -157,11 +153,7 @@ def parameters_of(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def named_parameters(given: Mapping[str, str]) -> dict[str, str]:
-    """The template's parameters in PARAMETERS, and in the variables that answer questions.
-
-    Raises:
-        DeployError: the template has no such parameter, or takes no such value; or two differ.
-    """
+    """The template's parameters in PARAMETERS, and in the variables that answer questions."""
     try:
         parameters = parse_parameters(given.get("PARAMETERS", ""))
     except ValueError as error:
@@ -186,11 +178,7 @@ def named_parameters(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_gone(parameters: Mapping[str, str], place: str) -> None:
-    """Refuse parameters that are gone; `place` names what has them.
-
-    Raises:
-        DeployError: there is one, with what there is instead.
-    """
+    """Refuse parameters that are gone; `place` names what has them."""
     found = [f"{name} is gone since 0.9: {GONE[name]}" for name in parameters if name in GONE]
     if parameters.get("Transport") == "gateway":
         found.append("Transport=gateway is gone since 0.9: AiGatewayId with Transport=rest.")
@@ -237,9 +225,6 @@ def ask(given: Mapping[str, str], saved: Mapping[str, Any]) -> Answers:
     Args:
         given: the variables.
         saved: answers of an earlier attempt, which become defaults.
-
-    Raises:
-        DeployError: an answer is missing or wrong.
     """
     parameters = parameters_of(saved) | named_parameters(given)
     account = _answer(
@@ -263,11 +248,7 @@ def ask(given: Mapping[str, str], saved: Mapping[str, Any]) -> Answers:
 
 
 def ask_token(given: Mapping[str, str]) -> str:
-    """The API token.
-
-    Raises:
-        DeployError: there is none, or it has a wrong form.
-    """
+    """The API token."""
     text = "Cloudflare API token (Workers AI - Read and Edit), not shown"
     return _answer(given, text, TOKEN, "", _wrong_token, getpass.getpass)
 
@@ -300,11 +281,7 @@ def _answer(
     wrong: Callable[[str], str],
     read: Callable[[str], str] = input,
 ) -> str:
-    """The answer to a question: the variable's value, else what is typed; Enter is the default.
-
-    Raises:
-        DeployError: there is no terminal to ask on, or the variable's value is wrong.
-    """
+    """The answer to a question: the variable's value, else what is typed; Enter is the default."""
     is_asked = sys.stdin.isatty() and not given.get(variable, "").strip()
     value = given.get(variable, "").strip() or default
     hint = f" [{default}]" if default else ""

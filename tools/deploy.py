@@ -36,6 +36,7 @@ from tools.account_stack import (
     not_now,
     secret_value,
     session,
+    submit_settings,
 )
 from tools.answers import AnswersFile
 
@@ -50,15 +51,7 @@ def _sam(*arguments: str, **more: str) -> None:
 
 
 def deploy(given: Mapping[str, str]) -> tuple[dict[str, Any], Stack, str]:
-    """Build and deploy; return the saved answers, the deployed stack, and the token if asked for.
-
-    Args:
-        given: the variables that answer questions.
-
-    Raises:
-        DeployError: no stack is deployed.
-        CalledProcessError: the SAM CLI failed and printed why.
-    """
+    """Build and deploy; return the saved answers, the stack, and the token if it was asked for."""
     answers.named_parameters(given)  # A wrong one is told before AWS is called.
     file = answers.choose(given)
     saved = file.settings
@@ -83,11 +76,7 @@ def deploy(given: Mapping[str, str]) -> tuple[dict[str, Any], Stack, str]:
 
 
 def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
-    """Ask what is not given, show what will be created, and save the answers.
-
-    Raises:
-        DeployError: an answer is missing or wrong, or the user declined.
-    """
+    """Ask what is not given, show what will be created, and save the answers."""
     chosen = _with_good_token(answers.ask(given, file.settings))
     _check_rate(chosen.parameters)
     limit = _limit(file.settings, chosen.parameters)
@@ -100,11 +89,7 @@ def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
 
 
 def _with_good_token(chosen: answers.Answers) -> answers.Answers:
-    """The answers with a token that Cloudflare takes, as far as it can be asked now.
-
-    Raises:
-        DeployError: it refuses the token, and nobody can be asked for another.
-    """
+    """The answers with a token that Cloudflare takes, as far as it can be asked now."""
     if not chosen.token:
         return chosen
     base_url = chosen.parameters.get("WorkersAiBaseUrl") or DEFAULT_BASE_URL
@@ -190,11 +175,7 @@ def _worker_url(parameters: Mapping[str, str], saved: dict[str, Any]) -> dict[st
 
 
 def _deployed(file: AnswersFile, stack: Stack | None) -> Stack:
-    """The stack, if it is deployed.
-
-    Raises:
-        DeployError: it is not.
-    """
+    """The stack, if it is deployed."""
     if stack is None or stack.status == "REVIEW_IN_PROGRESS":
         raise DeployError(
             "The change set was not executed: nothing was created and nothing is billed. "
@@ -213,14 +194,11 @@ def _deployed(file: AnswersFile, stack: Stack | None) -> Stack:
 
 def _settings(saved: dict[str, Any], stack: Stack) -> tuple[dict[str, str], str]:
     """The submit function's environment, and the token or the Worker's secret that it reads."""
-    account = session(saved)
-    function = account.client("lambda").get_function_configuration(
-        FunctionName=stack.outputs["SubmitFunctionName"]
-    )
-    settings: dict[str, str] = function["Environment"]["Variables"]
+    client = session(saved).client
+    settings = submit_settings(client, stack)
     is_worker = settings["TRANSPORT"] == "worker"
     name = "WORKER_SECRET_ARN" if is_worker else "CLOUDFLARE_API_TOKEN_SECRET_ARN"
-    return settings, secret_value(account.client("secretsmanager"), settings[name])
+    return settings, secret_value(client("secretsmanager"), settings[name])
 
 
 def _checked(stack: Stack, settings: dict[str, str], token: str) -> tuple[str, str]:
@@ -254,15 +232,7 @@ def _settle_token(
 ) -> str:
     """Put a token that is accepted in the stack's own secret; return why it could not be checked.
 
-    Args:
-        given: the variables; a token among them replaces the kept one, if it is accepted.
-        saved: name, region and profile.
-        stack: the stack.
-        settings: the functions'.
-        kept: the token that the secret has; empty if none.
-
-    Raises:
-        DeployError: no token is accepted; the secret has what it had.
+    A variable's token replaces the kept one, if it is accepted. If none is, the secret stays.
     """
     secret = stack.outputs.get("ApiTokenSecretArn")
     token = (given.get(answers.TOKEN, "").strip() if secret else "") or kept
@@ -285,11 +255,7 @@ def _settle_token(
 def closing_words(settings: dict[str, str], email: str, *, smoke: bool, unchecked: str = "") -> str:
     """What the check proved, what it did not, and what to do next.
 
-    Args:
-        settings: the submit function's environment.
-        email: the address for alarms; empty if there is none.
-        smoke: whether a smoke job follows, which proves more.
-        unchecked: why the token could not be checked; empty if it was.
+    A smoke job that follows proves more. `unchecked` says why the token could not be checked.
     """
     account, bucket = settings["CLOUDFLARE_ACCOUNT_ID"], settings["BUCKET_NAME"]
     checked = f"The token is valid, and may read Workers AI in account {account}."

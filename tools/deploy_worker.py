@@ -30,6 +30,7 @@ from tools.account_stack import (
     next_step,
     secret_value,
     session,
+    submit_settings,
 )
 
 MAX_NAME = 63
@@ -58,14 +59,8 @@ def _wrangler(
 ) -> None:
     """Run wrangler in worker/. A person sees its own output, and answers its own questions.
 
-    Args:
-        arguments: of wrangler.
-        account: Cloudflare's account id; empty: wrangler finds it.
-        given: its standard input; None: this program's.
-        report: where it writes what it did, as JSON Lines.
-
-    Raises:
-        DeployError: it failed, and has printed why.
+    It finds an account that is empty. `given` is its standard input, None: this program's.
+    In `report` it writes what it did, as JSON Lines.
     """
     environment = dict(os.environ)
     if account:
@@ -82,26 +77,14 @@ def _wrangler(
 
 def address_in(report: str) -> str:
     """The Worker's address in what `wrangler deploy` reports; empty if there is none."""
-    for line in report.splitlines():
-        entry = json.loads(line)
-        if entry.get("type") == "deploy":
-            for target in entry.get("targets") or ():
-                if re.fullmatch(r"https://[a-z0-9.-]+", target):
-                    return str(target)
-    return ""
+    entries = map(json.loads, report.splitlines())
+    deployed = [one for one in entries if one.get("type") == "deploy"]
+    targets = [target for one in deployed for target in one.get("targets") or ()]
+    return next((one for one in targets if re.fullmatch(r"https://[a-z0-9.-]+", one)), "")
 
 
 def deploy_code(name: str, account: str) -> str:
-    """Deploy the Worker; return its address. Until it has a secret, it rejects every call.
-
-    Args:
-        name: the Worker's.
-        account: Cloudflare's account id; empty: wrangler finds it.
-
-    Raises:
-        DeployError: what failed.
-        LocalAwsError: Node.js is missing.
-    """
+    """Deploy the Worker; return its address. Until it has a secret, it rejects every call."""
     worker.install()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.jsonl"
@@ -117,12 +100,7 @@ def deploy_code(name: str, account: str) -> str:
 
 
 def give_secret(name: str, account: str, value: str) -> None:
-    """Give the Worker its secret.
-
-    Raises:
-        DeployError: what failed.
-        LocalAwsError: Node.js is missing.
-    """
+    """Give the Worker its secret."""
     worker.install()
     _wrangler("secret", "put", "SHARED_SECRET", "--name", name, account=account, given=value)
 
@@ -141,27 +119,16 @@ def check_worker(url: str, secret: str) -> str:
 
 
 def wait_until_accepted(address: str, value: str) -> str:
-    """Wait until the Worker accepts the secret.
-
-    Return what is wrong if it does not, else nothing.
-    """
-    wrong = ""
-    for tried in range(CHECK_TRIES):
+    """Wait until the Worker accepts the secret; return what is wrong if it does not."""
+    for _ in range(CHECK_TRIES):
         if not (wrong := check_worker(address, value)):
-            return ""
-        time.sleep(CHECK_SECONDS if tried < CHECK_TRIES - 1 else 0)
+            break
+        time.sleep(CHECK_SECONDS)
     return wrong
 
 
 def deploy_worker() -> str:
-    """Deploy the Worker of the stack, and give it the stack's secret if the stack uses it.
-
-    Return what to say.
-
-    Raises:
-        DeployError: what failed.
-        LocalAwsError: Node.js is missing.
-    """
+    """Deploy the stack's Worker, with the stack's secret if it uses one; return what to say."""
     saved = answers.choose(os.environ).settings
     stack = find_stack(saved)
     known = stack.parameters if stack and next_step(stack) is Step.UPDATE else {}
@@ -175,10 +142,7 @@ def deploy_worker() -> str:
             "which also gives it the stack's secret. Until then it rejects every call."
         )
     client = session(saved).client
-    function = client("lambda").get_function_configuration(
-        FunctionName=stack.outputs["SubmitFunctionName"]
-    )
-    settings = function["Environment"]["Variables"]
+    settings = submit_settings(client, stack)
     value = secret_value(client("secretsmanager"), settings["WORKER_SECRET_ARN"])
     give_secret(name, account, value)
     if settings["WORKER_URL"].rstrip("/") != address:

@@ -9,8 +9,6 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from dropbatch.cli.cloudflare import Api
-from dropbatch.client.stack import Stack as Place
-from dropbatch.client.stack import variables_of
 from dropbatch.errors import Error
 from tools import answers
 from tools.account_stack import (
@@ -26,6 +24,7 @@ from tools.account_stack import (
     physical_ids,
     secret_value,
     session,
+    submit_settings,
 )
 from tools.deploy_worker import worker_name
 
@@ -33,14 +32,7 @@ SUBSCRIPTIONS = "/event_subscriptions/subscriptions"
 
 
 def destroy(given: Mapping[str, str]) -> None:
-    """List what is deleted and what stays, ask, and delete the stack.
-
-    Args:
-        given: the variables that name it.
-
-    Raises:
-        DeployError: there is nothing to delete, or it was not deleted.
-    """
+    """List what is deleted and what stays, ask, and delete the stack that variables name."""
     file = answers.choose(given)
     saved = file.settings
     stack = find_stack(saved)
@@ -70,9 +62,7 @@ def remove_events(saved: dict[str, Any], stack: Stack) -> list[str]:
         return []
     client = session(saved).client
     try:
-        variables = variables_of(
-            Place(stack.name, stack.outputs["BucketName"], stack.outputs, client)
-        )
+        variables = submit_settings(client, stack)
         if variables.get("TRANSPORT") == "worker":
             return []
         token = secret_value(client("secretsmanager"), variables["CLOUDFLARE_API_TOKEN_SECRET_ARN"])
@@ -108,10 +98,7 @@ def _called(api: Api, method: str, path: str) -> Any:
 def what_stays(stack: Stack, names: dict[str, str], answers_file: str) -> str:
     """List what deleting the stack removes, and what it leaves with how to remove that.
 
-    Args:
-        stack: the stack.
-        names: the names of its bucket, table and secret, by their logical ids.
-        answers_file: the name of the file of its answers.
+    `names` are those of its bucket, table and secret, by their logical ids.
     """
     region = stack.id.split(":")[3]
     at = f"aws dynamodb %s --region {region} --table-name {names.get('Table')}"

@@ -97,9 +97,6 @@ def read_list(content: bytes, known: Sequence[Model], day: str) -> dict[str, Mod
         content: JSON, an answer of the API or the array in it.
         known: the models that are known now.
         day: on which the list was read, as YYYY-MM-DD.
-
-    Raises:
-        CatalogError: it is not whole, of another form, or has a number that cannot be.
     """
     listed = _listed_in(content)
     models = {one.name: _model_of(one, day) for one in reversed(listed) if is_model(one.name)}

@@ -83,9 +83,6 @@ def release_template(template: str, archive: str, architecture: str) -> str:
         template: the text of template.yaml.
         archive: the name of the zip.
         architecture: the processor.
-
-    Raises:
-        ReleaseError: the template is not as expected.
     """
     made = parse(template)
     functions = [
@@ -160,9 +157,6 @@ def build_release(build: str, architecture: str, folder: Path) -> None:
             machine.
         architecture: the processor.
         folder: it is created, and must be empty if it exists.
-
-    Raises:
-        ReleaseError: what failed.
     """
     version, description = project()
     archive = f"dropbatch-{version}-{architecture}.zip"

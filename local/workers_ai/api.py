@@ -86,11 +86,7 @@ class WorkersAI:
         return self._behaviour
 
     def switch(self, **changes: object) -> None:
-        """Change switches, for every call from now on.
-
-        Raises:
-            SwitchError: A name is unknown, or a value does not fit.
-        """
+        """Change switches, for every call from now on."""
         with self._lock:
             self._behaviour = self._behaviour.changed(changes)
 

@@ -281,11 +281,7 @@ class Behaviour:
     )
 
     def changed(self, changes: Mapping[str, object]) -> "Behaviour":
-        """The same behaviour with some switches changed to JSON-like values.
-
-        Raises:
-            SwitchError: A name is unknown, or a value does not fit.
-        """
+        """The same behaviour with some switches changed to JSON-like values."""
         checked: dict[str, Any] = {name: _checked(name, value) for name, value in changes.items()}
         return dataclasses.replace(self, **checked)
 
@@ -293,9 +289,6 @@ class Behaviour:
         """The same with assignments as on a command line.
 
         `name=value`, `name=[…]` or `name=a,b` for several, `name.key=value` for a mapping.
-
-        Raises:
-            SwitchError: An assignment cannot be read, a name is unknown, or a value does not fit.
         """
         behaviour = self
         for assignment in assignments:

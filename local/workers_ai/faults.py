@@ -232,12 +232,7 @@ class Faults:
 
 
 def check_rates(rates: Mapping[str, float]) -> None:
-    """Refuse probabilities of faults or of calls that do not exist.
-
-    Raises:
-        ValueError: A name is neither a kind nor `submit:kind`, `poll:kind`, `queues:kind` or
-            `any:kind`.
-    """
+    """Refuse probabilities of faults or of calls that do not exist."""
     for name in rates:
         _by_name(name)
 

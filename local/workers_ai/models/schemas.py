@@ -99,11 +99,7 @@ def _worded(message: str, where: str) -> str:
 
 @cache
 def _forms(model: str) -> tuple[tuple[Alternative, Any], ...]:
-    """The forms of a model's requests in a batch, each with the type that judges it.
-
-    Raises:
-        LookupError: no schema lists the model.
-    """
+    """The forms of a model's requests in a batch, each with the type that judges it."""
     for name, schema in requests.content()["schemas"].items():
         if model in schema["models"]:
             return tuple(

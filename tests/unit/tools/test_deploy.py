@@ -373,7 +373,7 @@ SUBSCRIBED = [{"id": id_, "destination": {"queue_id": queue}} for id_, queue in 
 def ended(monkeypatch):
     monkeypatch.setattr(destroy, "session", lambda _: SimpleNamespace(client=lambda _: None))
     monkeypatch.setattr(destroy, "secret_value", lambda *_: "token")
-    monkeypatch.setattr(destroy, "variables_of", lambda _: VARIABLES)
+    monkeypatch.setattr(destroy, "submit_settings", lambda *_: VARIABLES)
     return Stack("dropbatch", "arn", "UPDATE_COMPLETE", {}, OUTPUTS)
 
 
