@@ -1,9 +1,6 @@
-"""Counts what AWS bills for jobs in a simulated world, where functions run beside each other.
+"""Counts what AWS bills for jobs in a simulated world, where functions run side by side.
 
-As they do on Lambda.
-
-Messages arrive when they are asked for, and a call takes as long as it would. Computing takes no
-time there.
+A call takes as long as it would; computing takes no time there.
 """
 
 import json
@@ -27,9 +24,8 @@ from bench.timing import S3_BYTES_A_SECOND
 from local.workers_ai.replies import Reply
 from shared.observability import METRICS, logger
 from simulation.invocations import Function
-from simulation.services.dynamodb import Key, Wire
+from simulation.services.dynamodb import Key, Wire, size_of
 from tests.simulation.worlds.world import World
-from tests.support.aws.wire_items import number, submissions
 
 PLATFORM_LOG = 420
 """Bytes that Lambda itself logs per run."""
@@ -62,7 +58,7 @@ In a model of it all these are as much smaller as its records are fewer.
 
 @dataclass
 class Found:
-    """What jobs used, and how late batches were polled.
+    """What jobs used.
 
     Attributes:
         seconds: billed, by function.
@@ -70,8 +66,6 @@ class Found:
         calls: of AWS and of the API, by function.
         used: what has a price in `bench.cost`, and `API calls`.
         valued: the metrics that had a value.
-        overdue: for each poll, seconds since it was due.
-        done: when each `request_id` was collected, Unix seconds.
     """
 
     seconds: Counter[str] = field(default_factory=Counter)
@@ -79,8 +73,6 @@ class Found:
     calls: Counter[str] = field(default_factory=Counter)
     used: Counter[str] = field(default_factory=Counter)
     valued: set[str] = field(default_factory=set)
-    overdue: list[float] = field(default_factory=list)
-    done: dict[str, float] = field(default_factory=dict)
 
 
 class _Log:
@@ -190,10 +182,7 @@ class _Meter:
             self.found.used[_counted_as(operation)] += 1
 
     def counting_units(self, name: str) -> Callable[..., Any]:
-        """One of DynamoDB's operations, which also counts the units of reads.
-
-        And of writes that are refused.
-        """
+        """One of DynamoDB's operations, which also counts units: of reads, of refused writes."""
         call, operation = getattr(self.table, name), name.title().replace("_", "")
 
         def counted(**given: Any) -> Any:
@@ -210,23 +199,14 @@ class _Meter:
 
         return counted
 
-    def written(self, key: Key, old: Wire | None, new: Wire | None) -> None:
-        """An item was written; one of a batch shows whether it was polled or collected."""
+    def written(self, _key: Key, old: Wire | None, new: Wire | None) -> None:
+        """An item was written."""
         if self.kernel.life() is not None:
             self.found.used["DynamoDB write units"] += write_units(old or {}, new or {})
-        if not key[1].startswith("BATCH#") or old is None or new is None:
-            return
-        if number(new, "polls") > number(old, "polls"):
-            self.found.overdue.append(max(self.kernel.now - number(old, "due_at"), 0.0))
-        if new["state"]["S"] == "done" != old["state"]["S"]:
-            self.found.done[submissions(new)[-1]["request_id"]["S"]] = self.kernel.now
 
 
 def as_slow_as_aws(world: World, times: int) -> None:
-    """Let calls take as long as `bench.meter` assumes.
-
-    And objects as long as those that are so many times larger.
-    """
+    """Let calls take as long as `bench.meter` assumes, for objects so many times larger."""
     for service, seconds in WAITS.items():
         world.calls.seconds[service] = (seconds + CALL_CPU, seconds + CALL_CPU)
     world.calls.seconds["api"] = (CALL_CPU, CALL_CPU)
@@ -234,11 +214,8 @@ def as_slow_as_aws(world: World, times: int) -> None:
 
     def answered(_url: str, _headers: Mapping[str, str], body: bytes, reply: Reply) -> None:
         is_finished = len(reply.body) > FINISHED_BYTES
-        wait(
-            API_WAITS[
-                "submit" if b'"requests"' in body[:20] else "finished" if is_finished else "pending"
-            ]
-        )
+        polled = "finished" if is_finished else "pending"
+        wait(API_WAITS["submit" if b'"requests"' in body[:20] else polled])
 
     def moving(
         call: Callable[..., Any], size: Callable[[dict[str, Any], Any], int]
@@ -286,42 +263,18 @@ def _metrics_bytes(names: set[str]) -> int:
 # ── DynamoDB's units ──────────────────────────────────────────────────────────────────────────────
 
 
-def item_size(wire: Wire) -> int:
-    """Bytes of an item as DynamoDB counts them."""
-    return sum(len(name.encode()) + _value_size(value) for name, value in wire.items())
-
-
-def _value_size(value: Wire) -> int:
-    ((kind, held),) = value.items()
-    match kind:
-        case "N":
-            return len(held.strip("-0.").replace(".", "")) // 2 + 2
-        case "BOOL" | "NULL":
-            return 1
-        case "M":
-            return 3 + sum(
-                len(name.encode()) + 1 + _value_size(member) for name, member in held.items()
-            )
-        case "L":
-            return 3 + sum(1 + _value_size(member) for member in held)
-        case "SS":
-            return sum(len(member.encode()) for member in held)
-        case _:
-            return len(held.encode())
-
-
 def read_units(operation: str, given: dict[str, Any], answer: dict[str, Any]) -> float:
     """Units of one call that reads; 0 for another."""
     share = 1 if given.get("ConsistentRead") else 0.5
     match operation:
         case "GetItem":
-            return share * _pages(item_size(answer.get("Item", {})), 4096)
+            return share * _pages(size_of(answer.get("Item", {})), 4096)
         case "BatchGetItem":
             found = [item for items in answer["Responses"].values() for item in items]
             asked = sum(len(wanted["Keys"]) for wanted in given["RequestItems"].values())
-            return sum(_pages(item_size(item), 4096) for item in found) + asked - len(found)
+            return sum(_pages(size_of(item), 4096) for item in found) + asked - len(found)
         case "Query":
-            size = sum(item_size(item) for item in answer.get("Items", [])) or 100 * answer["Count"]
+            size = sum(size_of(item) for item in answer.get("Items", [])) or 100 * answer["Count"]
             return share * _pages(size, 4096)
         case _:
             return 0
@@ -331,7 +284,7 @@ def write_units(before: Wire, after: Wire) -> int:
     """Units of one write: of the item, and of its entry in the index if that changes."""
     entries = [(item.get("work"), item.get("due_at")) for item in (before, after)]
     index = 0 if entries[0] == entries[1] else sum(all(entry) for entry in entries)
-    return _pages(max(item_size(before), item_size(after)), 1024) + index
+    return _pages(max(size_of(before), size_of(after)), 1024) + index
 
 
 def _pages(size: int, page: int) -> int:

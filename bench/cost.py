@@ -11,18 +11,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bench.billed import Found, as_slow_as_aws, billed, item_size, scaled
+from bench.billed import Found, as_slow_as_aws, billed, scaled
 from bench.meter import (
     FULL_TEXT,
     FUNCTIONS,
     LATENCY,
     MODEL,
     Computing,
+    behaviour_of,
 )
 from functions.poll.end import CLEAN_AFTER_SECONDS
 from local.template import default, properties, template
-from local.workers_ai import Behaviour
 from shared.ledger.due import LIFE_SECONDS
+from simulation.services.dynamodb import size_of
 from tests.simulation.cloudflare.events import Events
 from tests.simulation.worlds.world import World, simulated
 
@@ -156,7 +157,7 @@ def of_job(records: int, taken: Computing, events: Events = POLLS, seeds: range 
             for key, version in world.s3.objects.items():
                 if key.startswith("staging/"):
                     stored["staged"] += len(version.body) * times
-            stored["items"] += sum(map(item_size, world.dynamodb.items.values()))
+            stored["items"] += sum(map(size_of, world.dynamodb.items.values()))
             batches = len(world.api.accepted)
             world.tick_seconds = CLEAN_AFTER_SECONDS / 2 + 60
             world.run(CLEAN_AFTER_SECONDS + 300)
@@ -209,22 +210,22 @@ def _idle_stack(seed: int, events: Events, times: int) -> Iterator[World]:
 
     Where a record is as so many.
     """
-    behaviour = Behaviour(
-        embedder="hash", latency=LATENCY, latency_kind="lognormal", latency_spread=0.5
-    )
     settings = {
         "MAX_REQUESTS_PER_BATCH": int(default("MaxRequestsPerBatch")) // times,
         "API_CALLS_PER_MINUTE": default("ApiCallsPerMinute"),
         **events.settings(),
     }
-    with scaled(times), simulated(seed, None, events.behaviour(behaviour), **settings) as world:
+    with (
+        scaled(times),
+        simulated(seed, None, events.behaviour(behaviour_of(LATENCY)), **settings) as world,
+    ):
         as_slow_as_aws(world, times)
         world.run(65, lambda: world.functions["PollFunction"].invocations == 1)
         world.run(5)  # The next tick is as far away as it can be.
         yield world
 
 
-def standing(valued: set[str]) -> dict[str, float]:
+def _standing(valued: set[str]) -> dict[str, float]:
     """What is billed for a month in which only these metrics have values."""
     kinds = [one["Type"] for one in template()["Resources"].values() if "Condition" not in one]
     alarms = kinds.count("AWS::CloudWatch::Alarm")
@@ -252,5 +253,5 @@ def idle_rows(tick: Bill, valued: set[str]) -> list[tuple[str, str, float]]:
             if count
         ),
         ("SQS requests of Lambda's pollers", f"{receives:,}", receives * PRICES["SQS requests"]),
-        *((name, "", cost) for name, cost in standing(valued).items()),
+        *((name, "", cost) for name, cost in _standing(valued).items()),
     ]

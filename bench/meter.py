@@ -7,16 +7,13 @@ here.
 import contextlib
 import io
 import json
-import mmap
-import os
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import botocore.client
 import httpx
 import pytest
 from moto import mock_aws
@@ -24,11 +21,11 @@ from moto.core.botocore_stubber import BotocoreStubber
 
 import dropbatch.core.plan
 import functions.poll.handler
-import functions.submit.handler
 from bench.timing import AWS_SECONDS
 from local.workers_ai import Behaviour, WorkersAI, transport
 from shared.observability import logger, metrics
-from tests.support.journeys.world import TIMEOUT_SECONDS, World, make_world
+from tests.support.aws import quick_moto
+from tests.support.journeys.world import World, make_world
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 FULL_BATCHES, FULL_RECORDS, FULL_TEXT = 3, 5_000, 985
@@ -50,79 +47,53 @@ TLS_CPU = 0.0008e-6
 
 Measured with httpx and boto3, on one machine.
 """
-TICK_SECONDS = 60.0
 
 
-# ── counting ──────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass
-class Run:
-    """What one invocation of a function used."""
-
-    function: str
-    foreign: float = 0.0
-    """Processor seconds of moto and of the local API."""
-    moved: int = 0
-    """Bytes of objects, requests and replies."""
+def behaviour_of(latency: float) -> Behaviour:
+    """How the API answers, within so many seconds (the median)."""
+    spread = {"latency_kind": "lognormal", "latency_spread": 0.5}
+    return Behaviour(embedder="hash").changed({"latency": latency, **spread})
 
 
 class Meter:
-    """Counts the functions' calls while one of them runs, and what it computes."""
+    """Counts the functions' calls while one of them runs, and what it computes.
+
+    Attributes:
+        calls: of AWS and of the API, by function.
+        computed: seconds of a whole processor, by function.
+    """
 
     def __init__(self) -> None:
         """Start all counts at zero."""
         self.calls: Counter[str] = Counter()
-        """Of AWS and of the API, by function."""
         self.computed: defaultdict[str, float] = defaultdict(float)
-        """Seconds of a whole processor, by function."""
-        self.run: Run | None = None
-        self.lock = threading.Lock()
-
-    def call(self, moved: int) -> None:
-        """Count one call, and bytes that it moved over TLS."""
-        if self.run is not None:
-            with self.lock:
-                self.run.moved += moved
-                self.calls[self.run.function] += 1
+        self._running = ""
+        self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def invocation(self, function: str) -> Iterator[None]:
         """Count one run of a function."""
-        self.run = Run(function)
         log = io.StringIO()
         logger.registered_handler.setStream(log)  # type: ignore[attr-defined]
-        cpu = time.process_time()
+        began, self._running = time.process_time(), function
         with contextlib.redirect_stdout(log):
             yield
-        own = max(time.process_time() - cpu - self.run.foreign, 0.0)
-        self.computed[function] += own + self.run.moved * TLS_CPU
-        self.run = None
+        self.computed[function] += time.process_time() - began
+        self._running = ""
 
     @contextlib.contextmanager
-    def foreign(self) -> Iterator[None]:
-        """Exclude this thread's processor time from the function's."""
-        began = time.thread_time()
-        yield
-        if self.run is not None:
-            with self.lock:
-                self.run.foreign += time.thread_time() - began
+    def foreign(self) -> Iterator[list[int]]:
+        """Count one call, but not what this thread computes to answer it.
 
-
-def _body_size(operation: str, arguments: dict[str, Any], answer: dict[str, Any]) -> int:
-    """Bytes of the object that a call of S3 carries."""
-    if operation == "GetObject":
-        return int(answer.get("ContentLength", 0))
-    body = arguments.get("Body", b"")
-    if isinstance(body, (bytes, mmap.mmap)):
-        return len(body)
-    position = body.tell()
-    size = body.seek(0, os.SEEK_END)
-    body.seek(position)
-    return int(size)
-
-
-# ── a job ─────────────────────────────────────────────────────────────────────────────────────────
+        The list gets the bytes that it moves over TLS.
+        """
+        began, moved = time.thread_time(), list[int]()
+        yield moved
+        own = TLS_CPU * sum(moved) - (time.thread_time() - began)
+        if self._running:
+            with self._lock:
+                self.calls[self._running] += 1
+                self.computed[self._running] += own
 
 
 class Metered(World):
@@ -130,92 +101,55 @@ class Metered(World):
 
     meter: Meter
 
-    def settle(self, *, minutes: int = 60, until: Callable[[], bool] | None = None) -> None:
-        """Let minutes pass, second by second, until every job is over.
-
-        Messages arrive when they are asked for.
-        """
-        ends, tick_at = time.time() + 60 * minutes, time.time() + TICK_SECONDS
-        while time.time() < ends:
-            if time.time() >= tick_at:
-                tick_at += TICK_SECONDS
-                self.tick()
-            self.deliver_all()
-            if until() if until else self.all_over():
-                return
-            self.pass_time(1.0)
-        raise AssertionError(f"not settled after {minutes} minutes")
-
-    def invoke(
-        self,
-        handler: Any,
-        event: dict[str, Any],
-        seconds: float = TIMEOUT_SECONDS,  # noqa: ANN401, RUF100
-    ) -> set[str]:
+    def invoke(self, handler: Any, event: dict[str, Any], *seconds: float) -> set[str]:
         """Call a handler as Lambda does."""
         with self.meter.invocation("poll" if handler is functions.poll.handler else "submit"):
-            return super().invoke(handler, event, seconds)
+            return super().invoke(handler, event, *seconds)
+
+
+class _Api(httpx.BaseTransport):
+    """The local API."""
+
+    def __init__(self, api: WorkersAI, meter: Meter) -> None:
+        self.inner, self.meter = transport(api), meter
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        with self.meter.foreign() as moved:
+            asked = request.read()
+            answer = self.inner.handle_request(request)
+            content = answer.read()
+            moved += len(asked), len(content)
+        return httpx.Response(answer.status_code, headers=answer.headers, content=content)
 
 
 def measure(batches: int, records: int, text: int, latency: float) -> Meter:
     """Run one job, its batches all of the same size, to its end."""
-    meter = Meter()
+    meter, real_stub = Meter(), BotocoreStubber.__call__
     # as the template's variables do
     metrics.provider.namespace, metrics.provider.service = "Dropbatch", "dropbatch"
-    api = WorkersAI(
-        Behaviour(embedder="hash", latency=latency, latency_kind="lognormal", latency_spread=0.5),
-        now=lambda: time.time(),  # noqa: PLW0108 - the clock moves
-    )
-    real_call = botocore.client.BaseClient._make_api_call  # type: ignore[attr-defined] # noqa: SLF001 - private: not in the stubs
-    real_stub = BotocoreStubber.__call__
 
-    def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
-        answer: dict[str, Any] = {}
-        try:
-            answer = real_call(client, operation, arguments)
-        finally:
-            is_s3 = client.meta.service_model.service_name == "s3"
-            meter.call(_body_size(operation, arguments, answer) if is_s3 else 0)
-        return answer
-
-    def stub(self: Any, *arguments: Any, **named: Any) -> Any:
-        with meter.foreign():
-            return real_stub(self, *arguments, **named)
+    def stub(self: Any, event_name: str, request: Any, **named: Any) -> Any:
+        with meter.foreign() as moved:
+            answer = real_stub(self, event_name, request, **named)
+            headers = (request.headers, answer.headers if answer else {})
+            moved += [int(one.get("Content-Length") or 0) for one in headers]
+            return answer
 
     with pytest.MonkeyPatch.context() as patch, mock_aws():
-        patch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+        patch.setattr(quick_moto, "DIRECT", {})  # Each call is one of botocore.
         patch.setattr(BotocoreStubber, "__call__", stub)
         patch.setattr(dropbatch.core.plan, "FIRST_BATCH_RECORDS", records)
-        inner = transport(api)
+        # The clock moves.
+        api = _Api(WorkersAI(behaviour_of(latency), now=lambda: time.time()), meter)  # noqa: PLW0108
         settings = {"MAX_REQUESTS_PER_BATCH": records, "COMPLETION_EVENTS": "no"}
-        making = contextlib.contextmanager(make_world)(_Api(inner, meter), patch, **settings)
-        with making as made:
-            made.wakes = True
+        with contextlib.contextmanager(make_world)(api, patch, **settings) as made:
             world = Metered(**vars(made))
-            world.meter = meter
+            world.meter, world.wakes = meter, True
             line = json.dumps({"text": "w" * text}) + "\n"
             world.upload("cost.jsonl", line * (batches * records), model=MODEL)
             world.settle(minutes=600)
             assert world.manifest()["counts"]["succeeded"] == batches * records
     return meter
-
-
-class _Api(httpx.BaseTransport):
-    """The local API, with its processor time excluded from the function's."""
-
-    def __init__(self, inner: httpx.BaseTransport, meter: Meter) -> None:
-        self.inner, self.meter = inner, meter
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        with self.meter.foreign():
-            asked = request.read()
-            answer = self.inner.handle_request(request)
-            content = answer.read()
-        self.meter.call(len(asked) + len(content))
-        return httpx.Response(answer.status_code, headers=answer.headers, content=content)
-
-
-# ── computing ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)

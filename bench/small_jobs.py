@@ -1,13 +1,10 @@
 """`python -m bench.small_jobs`: how soon a job of 1 to 250 records is over; writes its page.
 
-The functions run in a simulated world at AWS's latencies, each start of a process and each call's
-computing included. In the same world, on the same API, the script that a user would write instead
-takes turns with them.
+In a simulated world at AWS's latencies, the script that a user would write takes turns with it.
 """
 
 import json
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +12,9 @@ from typing import Any
 
 from bench.billed import Found, as_slow_as_aws, billed
 from bench.cost import COLD_SECONDS, PRICES, memory_of, share_of
-from bench.meter import API_WAITS, FUNCTIONS
+from bench.meter import API_WAITS, FUNCTIONS, behaviour_of
 from bench.timing import grid, written_by
 from local.aws import LOCAL_ACCOUNT
-from local.workers_ai import Behaviour
 from simulation import Awkward
 from tests.simulation.cloudflare.events import Events
 from tests.simulation.services.api import Http, is_of_queues
@@ -42,12 +38,6 @@ WARMING, JOBS, GAP, SEEDS = 8, 100, 97.0, range(40)
 AN_HOUR, SAMPLE = 1_000, 200
 """Jobs an hour whose cost is counted, and how many of them are run."""
 POLLS, EVENTS = Events(is_on=False), Events()
-PHASES = (
-    "S3's event, and an invocation begins",
-    "job, batch and claim, up to the POST",
-    "from the API's answer to the poll",
-    "answers, files and manifest",
-)
 MARK = "<!-- figures -->\n\n"
 Rows = list[tuple[float, int]]
 """Seconds without the API's own, and calls of the API."""
@@ -57,11 +47,10 @@ Requests = list[dict[str, Any]]
 @contextmanager
 def measured(seed: int, latency: float, events: Events) -> Iterator[World]:
     """A world as slow as AWS in which the first tick was, and the next is far away."""
-    behaviour = Behaviour(
-        embedder="hash", latency=latency, latency_kind="lognormal", latency_spread=0.5
-    )
     plain = Awkward(cold_start_seconds=0.0)
-    with simulated(seed, plain, events.behaviour(behaviour), **events.settings()) as world:
+    with simulated(
+        seed, plain, events.behaviour(behaviour_of(latency)), **events.settings()
+    ) as world:
         as_slow_as_aws(world, 1)
         slow, computing = world.on_answer.pop(), OWN_CPU / share_of(memory_of("submit"))
         world.on_answer.append(lambda url, *rest: None if is_of_queues(url) else slow(url, *rest))
@@ -110,51 +99,22 @@ def run_script(world: World, requests: Requests) -> tuple[float, int]:
     began, before = world.kernel.now, len(world.call_times)
     world.functions[SCRIPT].invoke(event, lambda _: None)
     world.run(3_600, lambda: "responses" in event)
-    posted, ready = _api_had_it(world)
-    own = world.kernel.now - began - (ready - posted) - API_WAITS["finished"]
-    return own, len(world.call_times) - before
+    return _own(world, began), len(world.call_times) - before
 
 
-def run_job(world: World, name: str, requests: Requests) -> tuple[float, int, list[Any]]:
-    """One job, from its drop to its manifest; seconds and calls of AWS by phase."""
-    taken: list[tuple[float, str, str]] = []
-    call = world.calls._pass  # noqa: SLF001 - where each call of AWS begins
-
-    def note(operation: str) -> None:
-        if life := world.kernel.life():
-            taken.append((world.kernel.now, life.owner.name, operation))
-
-    def noted(life: Any, operation: str) -> None:
-        note(operation)
-        call(life, operation)
-
-    def asked(path: str, *_: object) -> None:
-        note("queues" if is_of_queues(path) else "api")
-
-    world.calls._pass = noted  # type: ignore[method-assign] # noqa: SLF001
-    world.on_call.append(asked)
+def run_job(world: World, name: str, requests: Requests) -> tuple[float, int]:
+    """One job, from its drop to its manifest."""
     began, before = world.kernel.now, len(world.call_times)
     upload = world.upload(name, [json.dumps(one) for one in requests], model=MODEL)
     world.run(3_600, lambda: world.result(upload, "manifest.json") is not None)
-    world.calls._pass = call  # type: ignore[method-assign] # noqa: SLF001
-    world.on_call.remove(asked)
-    (posted, ready), over = _api_had_it(world), world.kernel.now
-    first = min(at for at, owner, _ in taken if owner.startswith("Submit"))
-    polled = max(at for at, owner, name in taken if owner.startswith("Poll") and name == "api")
-    spans = [(began, first), (first, posted), (ready, polled), (polled, over)]
-    seconds = [end - begin for begin, end in spans]
-    seconds[-1] -= API_WAITS["finished"]
-    calls = [
-        Counter(name.partition(".")[0] for at, _, name in taken if begin <= at < end)
-        for begin, end in spans
-    ]
-    return float(sum(seconds)), len(world.call_times) - before, [seconds, calls]
+    return _own(world, began), len(world.call_times) - before
 
 
-def _api_had_it(world: World) -> tuple[float, float]:
-    """When the POST reached the API; when its answers existed, and it had replied."""
+def _own(world: World, began: float) -> float:
+    """Seconds until now, without those of the API: from the POST until its answers are there."""
     batch = world.api.accepted[-1]
-    return batch["time"], max(batch["completes_at"], batch["time"] + API_WAITS["submit"])
+    ready = max(batch["completes_at"], batch["time"] + API_WAITS["submit"])
+    return float(world.kernel.now - began - (ready - batch["time"]) - API_WAITS["finished"])
 
 
 def requests_of(number: int, name: str) -> Requests:
@@ -162,19 +122,17 @@ def requests_of(number: int, name: str) -> Requests:
     return [{"text": f"{name} record {one}"} for one in range(SIZES[number % len(SIZES)])]
 
 
-def warm(latency: float, events: Events) -> tuple[Rows, Rows, list[Any]]:
+def warm(latency: float, events: Events) -> tuple[Rows, Rows]:
     """Jobs, and runs of the script, that take turns on a stack that knows the model."""
-    ours, script, spent = Rows(), Rows(), []
+    ours, script = Rows(), Rows()
     with measured(1, latency, events) as world:
         for number in range(WARMING + JOBS):
             requests = requests_of(number, f"{number}")
-            own, calls, phases = run_job(world, f"{number}.jsonl", requests)
-            ours.append((own, calls))
-            spent.append(phases)
+            ours.append(run_job(world, f"{number}.jsonl", requests))
             world.run(GAP)
             script.append(run_script(world, requests))
             world.run(GAP)
-    return ours[WARMING:], script[WARMING:], spent[WARMING:]
+    return ours[WARMING:], script[WARMING:]
 
 
 def idle(latency: float, events: Events) -> Rows:
@@ -182,7 +140,7 @@ def idle(latency: float, events: Events) -> Rows:
     rows = Rows()
     for seed in SEEDS:
         with measured(seed, latency, events) as world:
-            rows.append(run_job(world, "a.jsonl", requests_of(seed, f"first {seed}"))[:2])
+            rows.append(run_job(world, "a.jsonl", requests_of(seed, f"first {seed}")))
     return rows
 
 
@@ -210,20 +168,8 @@ def _cells(rows: Rows) -> list[str]:
 def _rows() -> Iterator[list[str]]:
     for latency in LATENCIES:
         for events, name in ((POLLS, "polls"), (EVENTS, "events")):
-            ours, script, _ = warm(latency, events)
-            cells = [*_cells(ours), *_cells(script), *_cells(idle(latency, events))]
-            yield [f"{latency:.0f} s, {name}", *cells]
-
-
-def _phase_rows() -> Iterator[list[str]]:
-    *_, spent = warm(LATENCIES[0], POLLS)
-    for number, phase in enumerate(PHASES):
-        seconds = statistics.median(seconds[number] for seconds, _ in spent)
-        calls = [
-            f"{statistics.fmean(calls[number][service] for _, calls in spent):.0f}"
-            for service in ("s3", "dynamodb", "sqs")
-        ]
-        yield [phase, f"{seconds:.2f} s", *calls]
+            rows = (*warm(latency, events), idle(latency, events))
+            yield [f"{latency:.0f} s, {name}", *(cell for one in rows for cell in _cells(one))]
 
 
 def main() -> None:
@@ -235,9 +181,8 @@ def main() -> None:
         f"A job of {AN_HOUR:,} an hour, answered after {LATENCIES[1]:.0f} s, is billed ${polls:.6f}"
         f" and makes {calls:.1f} calls; with events ${told:.6f} and {told_calls:.1f}."
     )
-    phases = grid(["", "seconds", "S3", "DynamoDB", "SQS"], list(_phase_rows()))
     written = written_by("python -m bench.small_jobs")
-    text = "\n\n".join([prose + mark + written, grid(head, list(_rows())), phases, cost]) + "\n"
+    text = "\n\n".join([prose + mark + written, grid(head, list(_rows())), cost]) + "\n"
     WRITTEN.write_text(text)
 
 
