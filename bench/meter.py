@@ -118,7 +118,7 @@ class _Api(httpx.BaseTransport):
             asked = request.read()
             answer = self.inner.handle_request(request)
             content = answer.read()
-            moved += len(asked), len(content)
+            moved.extend((len(asked), len(content)))
         return httpx.Response(answer.status_code, headers=answer.headers, content=content)
 
 
@@ -132,7 +132,7 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
         with meter.foreign() as moved:
             answer = real_stub(self, event_name, request, **named)
             headers = (request.headers, answer.headers if answer else {})
-            moved += [int(one.get("Content-Length") or 0) for one in headers]
+            moved.extend(int(one.get("Content-Length") or 0) for one in headers)
             return answer
 
     with pytest.MonkeyPatch.context() as patch, mock_aws():

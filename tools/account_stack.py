@@ -141,7 +141,7 @@ def delete(saved: Mapping[str, Any], stack: Stack) -> None:
         ) from error
 
 
-def submit_settings(client: Callable[[str], Any], stack: Stack) -> dict[str, str]:
+def submit_settings(client: Any, stack: Stack) -> dict[str, str]:
     """The submit function's environment; `client` makes the clients of the stack's account."""
     name = stack.outputs["SubmitFunctionName"]
     found = client("lambda").get_function_configuration(FunctionName=name)
