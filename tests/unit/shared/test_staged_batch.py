@@ -72,7 +72,7 @@ def test_spans_find_each_record_in_body(records):
     assert [body[start : start + length] or None for start, length in places] == records
 
 
-@given(records=st.lists(st.dictionaries(st.text(), st.text()), min_size=1))
+@given(records=st.lists(st.dictionaries(st.text(), st.text(), max_size=3), min_size=1, max_size=4))
 def test_body_is_requests_and_nothing_else(records):
     written = [json.dumps(record).encode() for record in records]
     body = build_body(written)
@@ -112,12 +112,17 @@ def test_only_the_reference_goes(record):
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=3) | st.just("external_reference"), json_values)))
+names = st.text(max_size=3) | st.just("external_reference")
+
+
+@given(st.lists(st.dictionaries(names, json_values, max_size=4), max_size=4))
 def test_any_record_keeps_all_else(records):
     body = msgspec.json.encode({"requests": records})
     left = msgspec.json.decode(without_references(body))["requests"]

@@ -199,12 +199,9 @@ def test_reply_about_something_else_proves_nothing(answered, status):
 
 @pytest.mark.parametrize("status", ["disabled", "expired"])
 def test_verified_token_may_have_ended(monkeypatch, status):
-    ended = {"success": True, "errors": [], "result": {"id": "1" * 32, "status": status}}
-
-    def get(self, path):
-        return Reply(200, ended) if "/verify" in path else Reply(403, REFUSED)
-
-    monkeypatch.setattr(Api, "get", get)
+    ended = Reply(200, {"success": True, "errors": [], "result": {"status": status}})
+    refused = Reply(403, REFUSED)
+    monkeypatch.setattr(Api, "get", lambda self, path: ended if "/verify" in path else refused)
 
     assert "does not accept this token" in check_token(Api(BASE, ACCOUNT, TOKEN))
 

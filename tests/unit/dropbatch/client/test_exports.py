@@ -73,13 +73,6 @@ def test_embeddings_of_other_formats(format_):
     assert table.column("external_reference").to_pylist() == ["a"]
 
 
-def test_several_vectors_are_refused():
-    line = {"id": 0, "external_reference": None, "success": True, "result": {"data": [[1], [2]]}}
-
-    with pytest.raises(Error, match="Record 0 has 2 vectors"):
-        table_of(lines(line))
-
-
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────
 def exported(kind, folder, output=THREE):
     manifest = {"model": "@cf/baai/bge-m3", "job_id": "20261121T093000Z-0a1b2c3d"}
@@ -121,16 +114,20 @@ def test_ids_for_vectorize_are_short_and_unique(tmp_path):
     assert max(len(json.dumps(one["metadata"])) for one in written) <= 10_240
 
 
-def test_vectors_too_long_for_vectorize_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="1,537 numbers; Vectorize takes up to 1,536"):
-        exported("vectorize", tmp_path, lines(native(0, [0.5] * 1_537)))
-    assert list(tmp_path.iterdir()) == []
+def good(result):
+    return {"id": 0, "external_reference": None, "success": True, "result": result}
 
 
-def test_answers_that_are_no_embeddings_are_refused(tmp_path):
-    line = {"id": 0, "external_reference": None, "success": True, "result": {"response": "Hi"}}
-
-    with pytest.raises(UsageError, match="no embeddings"):
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (native(0, [0.5] * 1_537), "1,537 numbers; Vectorize takes up to 1,536"),
+        (good({"response": "Hi"}), "no embeddings"),
+        (good({"data": [[1], [2]]}), "Record 0 has 2 vectors"),
+    ],
+)
+def test_answer_that_is_no_vector_for_vectorize_is_refused(tmp_path, line, says):
+    with pytest.raises(Error, match=says):
         exported("vectorize", tmp_path, lines(line))
     assert list(tmp_path.iterdir()) == []
 

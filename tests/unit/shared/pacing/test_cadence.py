@@ -101,12 +101,8 @@ def test_what_is_old_is_forgotten(by, life):
 
 
 def test_quantile_of_what_is_known():
-    assert [quantile([1.0, 2.0, 3.0, 4.0], share) for share in (0.0, 0.5, 0.95, 1.0)] == [
-        1,
-        3,
-        4,
-        4,
-    ]
+    shares = {0.0: 1, 0.5: 3, 0.95: 4, 1.0: 4}
+    assert {share: quantile([1.0, 2.0, 3.0, 4.0], share) for share in shares} == shares
     assert quantile([], 0.95) == 0.0
 
 

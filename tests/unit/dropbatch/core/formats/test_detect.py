@@ -1,6 +1,7 @@
 """Which format a file has."""
 
 import json
+import re
 
 import pytest
 
@@ -55,12 +56,6 @@ def test_first_record_that_names_format_decides(head, expected):
     assert detect(head) == expected
 
 
-@pytest.mark.parametrize("head", [GEMINI, b'{"request":{"content":{"parts":[]}}}'])
-def test_gemini_is_refused_by_name(head):
-    with pytest.raises(UploadRefused, match="Batch files of Gemini"):
-        detect(head)
-
-
 def test_document_is_native_array_as_its_elements():
     assert detect(b'{"requests":[' + OPENAI + b"]}", form="object") == "native"
     for record, expected in ((BEDROCK, "bedrock"), (OPENAI, "openai"), (NATIVE, "native")):
@@ -68,63 +63,33 @@ def test_document_is_native_array_as_its_elements():
     assert detect(b"[]", form="array", elements=[]) == "native"
 
 
-@pytest.mark.parametrize(
-    ("head", "places"),
-    [
-        (
-            NATIVE + b"\n" + OPENAI + ANTHROPIC,
-            ("Line 3 is of the format openai", "line 4 is of the format anthropic"),
-        ),
-        (OPENAI + OPENAI_OUTPUT, ("Line 1 is of the format openai", "line 2 is a result")),
-    ],
-)
-def test_mixed_file_is_refused_with_both_records(head, places):
+RESULT, JQ, NONE = "Line 2 is a batch's result.*retry file", "`jq -c . FILE`", "the option format"
+REFUSED = [
+    (GEMINI, "Batch files of Gemini"),
+    (b'{"request":{"content":{"parts":[]}}}', "Batch files of Gemini"),
+    (NATIVE + b"\n" + OPENAI + ANTHROPIC, "Line 3 is of the format openai.*line 4 is.* anthropic"),
+    (OPENAI + OPENAI_OUTPUT, "Line 1 is of the format openai.*line 2 is a result"),
+    (NATIVE + OPENAI_OUTPUT, RESULT),
+    (NATIVE + b'{"recordId":"a","modelInput":{},"modelOutput":{}}', RESULT),
+    (NATIVE + b'{"recordId":"a","modelInput":{},"error":{}}', RESULT),
+    (NATIVE + b'{"custom_id":"a","result":{"type":"succeeded"}}', RESULT),
+    (NATIVE + b'{"id":0,"external_reference":null,"success":true,"result":{}}', RESULT),
+    (b'{"model":"text-embedding-3-small","input":"a"}\n' * 3, '"body"'),
+    (b"It was a dark night.\n", NONE),
+    (b"id,text\n1,x\n", NONE),
+    (b"ustar\x00\x00\n\xff\xfe\n", NONE),
+    (b"{broken", NONE),
+    (NATIVE.strip() * 3, JQ),  # as Firehose writes
+    (b"\xef\xbb\xbf" + OPENAI.strip() + b" " + OPENAI, JQ),
+    (b'{\n "text": "one"\n}\n{\n "text": "two"\n}\n', JQ),
+]
+
+
+@pytest.mark.parametrize(("head", "says"), REFUSED)
+def test_file_that_is_no_upload_is_refused_with_way_out(head, says):
     error = refusal(head)
     assert error.code == "unknown_format"
-    assert all(place in error.message for place in places)
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        OPENAI_OUTPUT,
-        b'{"recordId":"a","modelInput":{},"modelOutput":{}}',
-        b'{"recordId":"a","modelInput":{},"error":{}}',
-        b'{"custom_id":"a","result":{"type":"succeeded"}}',
-        b'{"id":0,"external_reference":null,"success":true,"result":{}}',
-    ],
-)
-def test_batchs_results_are_refused_with_way_out(head):
-    error = refusal(NATIVE + head)
-    assert (error.code, "Line 2 is a batch's result" in error.message) == ("unknown_format", True)
-    assert "retry file" in error.message
-
-
-def test_bare_embedding_bodies_are_refused():
-    error = refusal(b'{"model":"text-embedding-3-small","input":"a"}\n' * 3)
-    assert (error.code, '"body"' in error.message) == ("unknown_format", True)
-
-
-@pytest.mark.parametrize(
-    "head", [b"It was a dark night.\n", b"id,text\n1,x\n", b"ustar\x00\x00\n\xff\xfe\n", b"{broken"]
-)
-def test_file_of_none_of_them_is_refused(head):
-    error = refusal(head)
-    assert error.code == "unknown_format"
-    assert "the option format" in error.message
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        NATIVE.strip() * 3,
-        b"\xef\xbb\xbf" + OPENAI.strip() + b" " + OPENAI,
-        b'{\n "text": "one"\n}\n{\n "text": "two"\n}\n',
-    ],
-)
-def test_objects_that_are_no_lines_are_called_so(head):
-    error = refusal(head)
-    assert (error.code, "`jq -c . FILE`" in error.message) == ("unknown_format", True)
+    assert re.search(says, error.message)
 
 
 def test_hundred_lines_without_json_are_enough():

@@ -54,47 +54,33 @@ def lines_of(*sizes, ending=b"\n"):
 
 
 # ── where a batch ends ────────────────────────────────────────────────────────────────────────────
+CUTS = [
+    # records' sizes, most records, most bytes, records of each batch: filled to the last byte
+    ((20, 20), 10, 41, [2]),
+    ((20, 20), 10, 40, [1, 1]),
+    ((20, 20, 20), 10, 62, [3]),
+    ((20, 20, 20), 10, 61, [2, 1]),
+    ((20, 20, 20, 20, 20), 10, 103, [4, 1]),
+    ((20, 20, 20, 20, 20), 10, 82, [3, 2]),
+    # one that is larger than a batch travels alone
+    *((sizes, 10, 40, [1] * len(sizes)) for sizes in ((60,), (60, 20), (20, 60), (60, 60))),
+    *(((20, 60), 10, most, [1, 1]) for most in (58, 59)),
+    *(((60, 20), 10, most, [1, 1]) for most in (58, 59)),
+    *(((20, 60, 20, 20), 10, most, [1, 1, 2]) for most in (58, 59)),
+    # as many as there may be
+    ((20, 20, 20), 1, LIMIT, [1, 1, 1]),
+    ((20, 20, 20), 2, LIMIT, [2, 1]),
+    ((20, 20, 20), 3, LIMIT, [3]),
+    ((20, 20, 20), 4, LIMIT, [3]),
+]
+
+
 @pytest.mark.parametrize("block", [1 << 20, 21])
-@pytest.mark.parametrize(
-    ("sizes", "spare", "records"),
-    [
-        ((20, 20), 0, [2]),
-        ((20, 20), -1, [1, 1]),
-        ((20, 20, 20), 0, [3]),
-        ((20, 20, 20), -1, [2, 1]),
-        ((20, 20, 20, 20, 20), -1, [4, 1]),
-        ((20, 20, 20, 20, 20), -22, [3, 2]),
-    ],
-)
-def test_batch_is_filled_to_last_byte(block, sizes, spare, records):
-    whole = WRAPPING + sum(sizes) + len(sizes) - 1
-    cuts = cuts_of(plan_of((10, whole + spare)), lines_of(*sizes), block)
+@pytest.mark.parametrize(("sizes", "most", "size", "records"), CUTS)
+def test_batch_ends_at_its_limits(block, sizes, most, size, records):
+    cuts = cuts_of(plan_of((most, WRAPPING + size)), lines_of(*sizes), block)
     assert [len(one.rows) for one in cuts] == records
-
-
-@pytest.mark.parametrize("block", [1 << 20, 21])
-@pytest.mark.parametrize(
-    ("sizes", "records"),
-    [
-        ((60,), [1]),
-        ((60, 20), [1, 1]),
-        ((20, 60), [1, 1]),
-        ((20, 60, 20, 20), [1, 1, 2]),
-        ((60, 60), [1, 1]),
-    ],
-)
-@pytest.mark.parametrize("limit", [59, 58, 40])
-def test_record_larger_than_batch_travels_alone(block, sizes, records, limit):
-    cuts = cuts_of(plan_of((10, WRAPPING + limit)), lines_of(*sizes), block)
-    assert [len(one.rows) for one in cuts] == ([1] * len(sizes) if limit == 40 else records)
     assert sum(one.sendable for one in cuts) == len(sizes)
-
-
-@pytest.mark.parametrize("block", [1 << 20, 21])
-@pytest.mark.parametrize(("most", "records"), [(1, [1, 1, 1]), (2, [2, 1]), (3, [3]), (4, [3])])
-def test_batch_holds_as_many_records_as_it_may(block, most, records):
-    cuts = cuts_of(plan_of((most, LIMIT)), lines_of(20, 20, 20), block)
-    assert [len(one.rows) for one in cuts] == records
 
 
 # ── what is said of each record ───────────────────────────────────────────────────────────────────
