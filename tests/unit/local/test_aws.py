@@ -12,19 +12,17 @@ from local import aws, demo, processes, try_api
 from local.processes import Service
 from local.template import parse_parameters
 
+PARAMETERS = {
+    "": {},
+    "A=7 Model=@cf/a/b": {"A": "7", "Model": "@cf/a/b"},
+    "Source='a folder/' Level=DEBUG": {"Source": "a folder/", "Level": "DEBUG"},
+    "Source=a folder/ Level=DEBUG": {"Source": "a folder/", "Level": "DEBUG"},
+    "DefaultModel=": {"DefaultModel": ""},
+}
 
-@pytest.mark.parametrize(
-    ("text", "parameters"),
-    [
-        ("", {}),
-        ("A=7 Model=@cf/a/b", {"A": "7", "Model": "@cf/a/b"}),
-        ("Source='a folder/' Level=DEBUG", {"Source": "a folder/", "Level": "DEBUG"}),
-        ("Source=a folder/ Level=DEBUG", {"Source": "a folder/", "Level": "DEBUG"}),
-        ("DefaultModel=", {"DefaultModel": ""}),
-    ],
-)
-def test_parameters_are_read_with_quotes_or_without(text, parameters):
-    assert parse_parameters(text) == parameters
+
+def test_parameters_are_read_with_quotes_or_without():
+    assert {text: parse_parameters(text) for text in PARAMETERS} == PARAMETERS
 
 
 def test_word_without_parameters_name_is_error():

@@ -189,7 +189,7 @@ def usage_of(items, whole=None):
 
 
 @pytest.mark.parametrize(
-    ("items", "usage"),
+    "case",
     [
         ([used(2, 3), used(2, 5)], Usage(4, 8)),
         ([used(2), used(3)], Usage(5)),
@@ -199,17 +199,22 @@ def usage_of(items, whole=None):
         ([used(2, 3), used(2) | {"success": False}], Usage(4, 3)),
         ([used(2, 3), used(2, total_tokens=2)], Usage(4, 3, 2)),
         ([used(None, 3)] * 2, Usage()),
+        # With that of the reply: it counts unless it lacks a part.
+        ([used(2, 3), used(2, 5)], Usage(4, 8), {"prompt_tokens": 9}),
+        ([used(2), used(3)], Usage(9), {"prompt_tokens": 9}),
+        ([used(2, 3), used(2, 5)], Usage(9, 1), {"prompt_tokens": 9, "completion_tokens": 1}),
+        ([used(2, 3), used(2, 5)], Usage(4, 8), {"total_tokens": 9}),
     ],
 )
-def test_usage_of_items_is_summed_if_every_good_one_has_reported_it(items, usage):
-    assert usage_of(items) == usage
+def test_usage_of_items_is_summed_if_every_good_one_has_reported_it(case):
+    items, usage, *whole = case
+    assert usage_of(items, *whole) == usage
 
 
 # ── several replies to the same records ───────────────────────────────────────────────────────────
 def sorted_reply(items, **more):
-    return module.sort_answers(
-        parse_answer(json.dumps({"responses": items, **more}).encode()), [raw(None)] * 4
-    )
+    reply = json.dumps({"responses": items, **more}).encode()
+    return module.sort_answers(parse_answer(reply), [raw(None)] * 4)
 
 
 def item_of(place, result="r", **more):
@@ -316,16 +321,3 @@ def test_id_that_is_no_number_names_no_record(opaque):
     items = [{"id": opaque, "external_reference": "b"}, {"id": opaque, "index": 0}]
 
     assert sorted_by(["a", "b"], *items) == ({1: "0", 0: "1"}, 0)
-
-
-@pytest.mark.parametrize(
-    ("whole", "items", "usage"),
-    [
-        ({"prompt_tokens": 9}, [used(2, 3), used(2, 5)], Usage(4, 8)),
-        ({"prompt_tokens": 9}, [used(2), used(3)], Usage(9)),
-        ({"prompt_tokens": 9, "completion_tokens": 1}, [used(2, 3), used(2, 5)], Usage(9, 1)),
-        ({"total_tokens": 9}, [used(2, 3), used(2, 5)], Usage(4, 8)),
-    ],
-)
-def test_usage_of_items_counts_if_that_of_the_reply_lacks_a_part(whole, items, usage):
-    assert usage_of(items, whole) == usage

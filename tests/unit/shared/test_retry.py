@@ -43,21 +43,20 @@ def test_rejected_submit_waits_longer_each_time_and_a_poll_half_of_its_batchs_ag
 
 
 # ── how long an item waits that is claimed again and again without progress ───────────────────────
-@pytest.mark.parametrize(
-    ("others", "usual", "waits"),
-    [
-        (0, 30, 30),
-        (0, 900, 180),
-        (9, 900, 180),
-        (10, 900, 900),
-        (19, 900, 900),
-        (20, 900, 3_600),
-        (20, 30, 3_600),
-        (MAX_CLAIMS, 30, 3_600),
-    ],
-)
-def test_claims_wait_3_minutes_to_an_hour(others, usual, waits):
-    assert claim_seconds(others, usual) == waits
+CLAIMS = {
+    (0, 30): 30,
+    (0, 900): 180,
+    (9, 900): 180,
+    (10, 900): 900,
+    (19, 900): 900,
+    (20, 900): 3_600,
+    (20, 30): 3_600,
+    (MAX_CLAIMS, 30): 3_600,
+}
+
+
+def test_claims_wait_3_minutes_to_an_hour():
+    assert {claim: claim_seconds(*claim) for claim in CLAIMS} == CLAIMS
 
 
 @pytest.mark.parametrize(

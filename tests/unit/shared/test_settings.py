@@ -107,19 +107,19 @@ def test_base_url_that_could_leak_token_is_refused(subtests):
             assert "secret" not in said
 
 
-@pytest.mark.parametrize(
-    ("url", "kept"),
-    [
-        ("https://api.cloudflare.com/client/v4", "https://api.cloudflare.com/client/v4"),
-        ("https://api.cloudflare.com/client/v4/", "https://api.cloudflare.com/client/v4"),
-        ("HTTPS://proxy.example:8443/v4", "HTTPS://proxy.example:8443/v4"),
-        ("http://127.0.0.1:8787/client/v4", "http://127.0.0.1:8787/client/v4"),
-        ("http://localhost:8787", "http://localhost:8787"),
-        ("http://[::1]:8787/client/v4", "http://[::1]:8787/client/v4"),
-    ],
-)
-def test_https_and_loopback_are_normalized(url, kept):
-    assert read_settings({**GOOD, "WORKERS_AI_BASE_URL": url}).workers_ai_base_url == kept
+KEPT = {
+    f"https://{API}": f"https://{API}",
+    f"https://{API}/": f"https://{API}",
+    "HTTPS://proxy.example:8443/v4": "HTTPS://proxy.example:8443/v4",
+    "http://127.0.0.1:8787/client/v4": "http://127.0.0.1:8787/client/v4",
+    "http://localhost:8787": "http://localhost:8787",
+    "http://[::1]:8787/client/v4": "http://[::1]:8787/client/v4",
+}
+
+
+def test_https_and_loopback_are_normalized():
+    for url, kept in KEPT.items():
+        assert read_settings({**GOOD, "WORKERS_AI_BASE_URL": url}).workers_ai_base_url == kept
 
 
 @pytest.mark.parametrize("name", ["WORKER_URL", "WORKER_SECRET_ARN"])

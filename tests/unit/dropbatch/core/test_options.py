@@ -133,20 +133,20 @@ def test_empty_argument_is_no_option(name):
         metadata_of({name: ""})
 
 
-@pytest.mark.parametrize(
-    ("written", "template"),
-    [
-        ("Say {text}", "Say {text}"),
-        ('"one\\ntwo"', "one\ntwo"),
-        ('{"a": 1}', '{"a": 1}'),
-        ("=?UTF-8?Q?=C3=A9_{text}?=", "é {text}"),
-        ("=?UTF-8?B?" + base64.b64encode("é\n{text}".encode()).decode() + "?=", "é\n{text}"),
-        ("=?UTF-8?B?" + base64.b64encode(b'"a\\nb"').decode() + "?=", "a\nb"),
-        ("2 =? 3", "2 =? 3"),
-    ],
-)
-def test_template_is_literal_unless_it_is_json_string(written, template):
-    assert metadata_options({"template": written}) == {"template": template}
+TEMPLATES = {
+    "Say {text}": "Say {text}",
+    '"one\\ntwo"': "one\ntwo",
+    '{"a": 1}': '{"a": 1}',
+    "=?UTF-8?Q?=C3=A9_{text}?=": "é {text}",
+    "=?UTF-8?B?" + base64.b64encode("é\n{text}".encode()).decode() + "?=": "é\n{text}",
+    "=?UTF-8?B?" + base64.b64encode(b'"a\\nb"').decode() + "?=": "a\nb",
+    "2 =? 3": "2 =? 3",
+}
+
+
+def test_template_is_literal_unless_it_is_json_string():
+    for written, template in TEMPLATES.items():
+        assert metadata_options({"template": written}) == {"template": template}
 
 
 # ── resolved ──────────────────────────────────────────────────────────────────────────────────────

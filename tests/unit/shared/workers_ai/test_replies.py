@@ -188,27 +188,17 @@ def test_foreign_reply_is_outcome_unknown(status, content, submitting):
     assert isinstance(reply, OutcomeUnknown)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        enveloped({}),
-        enveloped(None),
-        enveloped({"request_id": ""}),
-        enveloped({"request_id": 0}),
-        enveloped({"request_id": -7}),
-        enveloped({"request_id": 7.5}),
-        enveloped({"request_id": True}),
-        enveloped([{"request_id": "id-1"}, {"request_id": "id-2"}]),
-        enveloped(["id-1"]),
-        enveloped([]),
-        enveloped({"request_id": "x" * (MAX_REQUEST_ID_CHARACTERS + 1)}),
-        enveloped({"status": "queued", "results": []}),
-        enveloped({"status": "completed", "results": []}),
-        {"responses": []},
-        enveloped({"status": "queued"}),
-        {},
-    ],
-)
+LOST = [
+    *({}, {"responses": []}, enveloped({}), enveloped(None), enveloped([]), enveloped(["id-1"])),
+    *(enveloped({"request_id": id_}) for id_ in ("", 0, -7, 7.5, True)),
+    enveloped({"request_id": "x" * (MAX_REQUEST_ID_CHARACTERS + 1)}),
+    enveloped([{"request_id": "id-1"}, {"request_id": "id-2"}]),
+    *(enveloped({"status": status, "results": []}) for status in ("queued", "completed")),
+    enveloped({"status": "queued"}),
+]
+
+
+@pytest.mark.parametrize("content", LOST)
 def test_good_submit_without_id_or_results_is_lost(content):
     assert isinstance(submit(Api(httpx.Response(200, json=content))), OutcomeUnknown)
 

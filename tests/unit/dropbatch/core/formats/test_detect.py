@@ -27,33 +27,26 @@ def refusal(head, **arguments):
     return raised.value
 
 
-@pytest.mark.parametrize(
-    ("head", "expected"),
-    [
-        (OPENAI, "openai"),
-        (BEDROCK, "bedrock"),
-        (NATIVE, "native"),
-        (b'{"custom_id":"a","body":"b"}', "native"),
-        (b'{"modelInput":"x"}', "native"),
-        (b'{"custom_id":"a"}', "native"),
-        (b"", "native"),
-        (b"\n \n", "native"),
-        (b"\xef\xbb\xbf" + OPENAI, "openai"),
-        (b"\n\r\n" + OPENAI, "openai"),
-        (b'{"broken\n5\n[1]\n' + OPENAI + NATIVE, "openai"),
-        (NATIVE + OPENAI, "openai"),
-        (ANTHROPIC, "anthropic"),
-        (b'{"url":"/v1/embeddings","body":{}}', "openai"),
-        (b'{"body":{}}\n' + OPENAI, "openai"),
-        (b'{"model":"a","messages":[]}', "native"),
-        (b'{"model":"a","input":"b"}\n' + NATIVE, "native"),
-        (b'{"request":{"prompt":"a"}}', "native"),
-        (b"5\n", "native"),
-        (b"null\n", "native"),
-    ],
-)
-def test_first_record_that_names_format_decides(head, expected):
-    assert detect(head) == expected
+FORMAT_OF = {
+    **dict.fromkeys((NATIVE, b"", b"\n \n", b"5\n", b"null\n"), "native"),
+    b'{"custom_id":"a","body":"b"}': "native",
+    b'{"modelInput":"x"}': "native",
+    b'{"custom_id":"a"}': "native",
+    b'{"model":"a","messages":[]}': "native",
+    b'{"model":"a","input":"b"}\n' + NATIVE: "native",
+    b'{"request":{"prompt":"a"}}': "native",
+    BEDROCK: "bedrock",
+    ANTHROPIC: "anthropic",
+    **dict.fromkeys((OPENAI, b"\xef\xbb\xbf" + OPENAI, b"\n\r\n" + OPENAI), "openai"),
+    b'{"broken\n5\n[1]\n' + OPENAI + NATIVE: "openai",
+    NATIVE + OPENAI: "openai",
+    b'{"url":"/v1/embeddings","body":{}}': "openai",
+    b'{"body":{}}\n' + OPENAI: "openai",
+}
+
+
+def test_first_record_that_names_format_decides():
+    assert {head: detect(head) for head in FORMAT_OF} == FORMAT_OF
 
 
 def test_document_is_native_array_as_its_elements():
