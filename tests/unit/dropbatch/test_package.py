@@ -22,7 +22,6 @@ from dropbatch.serve.results import _lines_of
 from tests.support.shipped import ROOT
 from tests.support.terminal import run_alone
 
-# ── the command line as a package ─────────────────────────────────────────────────────────────────
 MODULES = sorted((ROOT / "dropbatch").rglob("*.py"))
 MAX_HELP_SECONDS = 0.3
 

@@ -17,7 +17,7 @@ from functions.poll.commands import (
 )
 from functions.poll.handler import process_message
 from shared.aws.object_store import ObjectInfo
-from shared.errors import ObjectNotFoundError, StorageError
+from shared.errors import StorageError
 from shared.job_control import (
     COMMAND_TRIES,
     MAX_COMMAND_BYTES,
@@ -78,9 +78,7 @@ class Commands:
     """Objects under `control/`: what each holds, one version after another; the last one stays."""
 
     def __init__(self, *bodies):
-        self.bodies = list(bodies)
-        self.is_removed = False
-        self.reads = 0
+        self.bodies, self.reads = list(bodies), 0
 
     def head(self, key):
         self.key = key
@@ -93,8 +91,6 @@ class Commands:
     def get(self, key):
         assert key == self.key
         self.reads += 1
-        if self.is_removed:
-            raise ObjectNotFoundError(key)
         return self.bodies[0] if len(self.bodies) == 1 else self.bodies.pop(0)
 
 
@@ -289,10 +285,7 @@ def test_tick_survives_unreadable_command(monkeypatch):
 
 @pytest.mark.parametrize("body", ['{"do":"unknown"}', "{}", '{"Records":[]}'])
 def test_unknown_message_fails(body):
-    """It is delivered again, and in the end kept in the dead-letter queue.
-
-    Nothing of it is done.
-    """
+    """It is delivered again, and in the end kept in the dead-letter queue."""
     with pytest.raises(msgspec.ValidationError):
         process_message(None, body)
 

@@ -1,7 +1,4 @@
-"""The join: whatever the API answers, each record has one line, in order.
-
-With its own answer or the right error.
-"""
+"""The join: whatever the API answers, each record has one line, with its answer or its error."""
 
 import json
 
@@ -29,10 +26,7 @@ results = st.one_of(
 
 @st.composite
 def batches(draw):
-    """A batch's rows, a reply to it, and what each row must come to.
-
-    Its result, or its error's code.
-    """
+    """A batch's rows, a reply to it, and the result or the error's code of each row."""
     rows, items, expected = [], [], []
     name = draw(st.sampled_from(["id", "index"]))
     for number in range(draw(st.integers(1, 8))):

@@ -20,16 +20,11 @@ TOKEN, QUOTA, OUTAGE = PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT, Pause
 
 
 class Paused:
-    """The services of a tick during a pause.
-
-    A test says what waits, and what the free call shows.
-    """
+    """The services of a tick during a pause; a test says what waits, and what a free call shows."""
 
     def __init__(self, monkeypatch):
-        self.pause, self.probe = (
-            Pause(TOKEN, "nonce", T - 60, T, 60.0),
-            Pause(OUTAGE, "new", T, T, 1),
-        )
+        self.pause = Pause(TOKEN, "nonce", T - 60, T, 60.0)
+        self.probe = Pause(OUTAGE, "new", T, T, 1)
         self.held_since, self.due, self.job, self.token = 0.0, {}, JOB, None
         self.lifted, self.counted, self.checks = [], [], 0
         self.has_token, self.tokens_taken, self.claims = True, 0, 0
@@ -204,10 +199,7 @@ def test_probe_takes_no_token_before_its_time(paused, until_probe):
     ("reason", "polls", "calls"), [(TOKEN, True, 0), (TOKEN, False, 1), (OUTAGE, True, 1)]
 )
 def test_only_a_refused_token_is_probed_by_polls(paused, reason, polls, calls):
-    """Polls go on during an outage of submits.
-
-    And the index may say that one is due although none was counted.
-    """
+    """Polls go on during an outage of submits; one that was not counted may be due."""
     paused.pause, paused.due = replace(paused.pause, reason=reason), {DueKind.POLL: [T]}
 
     paused.tick(submits=True, polls=polls)

@@ -34,10 +34,7 @@ FOLDERS = {
     *("docs", "examples", "tools", "worker"),
 }
 OTHER_CODES = {"Wait"}
-"""Classes whose `code` is no error of a record or an upload.
-
-What a job waits for has a table of its own.
-"""
+"""Classes whose `code` is no error of a record or an upload: what a job waits for has a table."""
 
 
 def anchors(page):
@@ -85,10 +82,7 @@ def choices(node):
 
 
 def code_argument(node):
-    """The position of a class's argument `code`, None if it has none.
-
-    And the default values of its `__init__`.
-    """
+    """The place of a class's argument `code`, or None, and the defaults of its `__init__`."""
     init = next((one for one in node.body if getattr(one, "name", "") == "__init__"), None)
     if init is None:
         fields = [one.target.id for one in node.body if isinstance(one, ast.AnnAssign)]
@@ -99,10 +93,7 @@ def code_argument(node):
 
 @cache
 def codes_in_code():
-    """Codes that the code gives to records and uploads.
-
-    Each `code`, assigned or passed by name or to a class.
-    """
+    """Codes of records and uploads: each `code`, assigned or passed by name or to a class."""
     nodes = [node for path in SHIPPED for node in nodes_of(path)]
     classes = {node.name: code_argument(node) for node in nodes if isinstance(node, ast.ClassDef)}
     positions = {
@@ -271,10 +262,7 @@ def test_documented_log_lines_exist():
 
 
 def test_documented_key_policy_lets_events_through():
-    """KMS gets no source account when EventBridge sends to an encrypted topic.
-
-    With the condition, no mail arrives.
-    """
+    """KMS gets no source account of EventBridge: with the condition, no mail arrives."""
     block = re.search(r"```json\n(\[.+?)```", (ROOT / "docs/security.md").read_text(), re.DOTALL)
     rules = json.loads(block[1])
     (rule,) = [one for one in rules if one["Principal"].get("Service") == "events.amazonaws.com"]

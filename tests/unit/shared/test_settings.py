@@ -1,7 +1,4 @@
-"""Settings: everything that is wrong is told at once.
-
-And nothing that could leak the token is taken.
-"""
+"""Settings: all that is wrong is told at once, and nothing that could leak the token is taken."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,4 @@
-"""An upload is read as a stream, from any place in its unpacked bytes.
-
-Its first bytes tell packing and form.
-"""
+"""An upload is read as a stream, from any place in its bytes; the first tell packing and form."""
 
 import gzip
 from functools import partial

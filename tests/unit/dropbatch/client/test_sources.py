@@ -1,7 +1,4 @@
-"""What can be submitted, as bytes.
-
-Frames of every type of column, and how much is held in memory.
-"""
+"""What can be submitted, as bytes: frames of every type of column, held in little memory."""
 
 import csv
 import io

@@ -1,9 +1,6 @@
-"""A conditional write that the SDK sent twice.
+"""A conditional write that the SDK sent twice: does it find its own first delivery, or another's?
 
-Is what stands in the table its own first delivery, or somebody else's?
-
-DynamoDB itself is botocore's stub, which answers what a test says and refuses a call that it did
-not expect.
+DynamoDB itself is botocore's stub, which expects each call.
 """
 
 from dataclasses import dataclass

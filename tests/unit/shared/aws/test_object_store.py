@@ -1,7 +1,4 @@
-"""What the object store makes of S3's answers.
-
-S3 itself is botocore's stub, which refuses a call it did not expect.
-"""
+"""What the object store makes of the answers of S3: botocore's stub, which expects each call."""
 
 import io
 from contextlib import ExitStack

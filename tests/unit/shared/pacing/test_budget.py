@@ -1,9 +1,4 @@
-"""The rate budget's decisions at their bounds.
-
-What it allows and what it says of waiting, from given control items.
-
-Random waits return their midpoint.
-"""
+"""The rate budget: what it allows and says of waiting; random waits return their midpoint."""
 
 import math
 

@@ -18,7 +18,6 @@ from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
 from tests.support.converted import DATA, GPT, KIMI, LLAMA, SCOUT, target_of
 
-# ── what rows of tables and lines of text become, for tests ───────────────────────────────────────
 BGE = "@cf/baai/bge-m3"
 
 
@@ -34,7 +33,6 @@ def sent(header, row, model=BGE, template=""):
     return json.loads(converted.request)
 
 
-# ── CSV, TSV and text files: what is sent for a row, and the row with its answer ──────────────────
 FACTS = BatchFacts("j", BGE)
 ENDS = b"finish_reason,error_code,error_message\n"
 
