@@ -10,7 +10,7 @@ from local.workers_ai.api import WorkersAI
 from local.workers_ai.behaviour import Behaviour, SwitchError, switches
 from local.workers_ai.edge import PREFIX
 from local.workers_ai.faults import KINDS
-from local.workers_ai.server import server
+from local.workers_ai.server import Server
 
 
 def _lists() -> str:
@@ -48,22 +48,18 @@ def main() -> int:
     except SwitchError as error:
         parser.error(str(error))
 
-    def ready(port: int) -> None:
-        if options.port_file:
-            # A reader that waits for the file must never see part of it.
-            draft = options.port_file.with_name(f"{options.port_file.name}.{os.getpid()}")
-            draft.write_text(f"{port}\n")
-            draft.replace(options.port_file)
-        sys.stdout.write(f"http://127.0.0.1:{port}{PREFIX}\n")
-        sys.stdout.flush()
-
-    serving = server(WorkersAI(behaviour), options.port, ready)
-    # The server shuts down and then raises the signal again; the default action would leave
-    # temporary files.
+    server = Server(WorkersAI(behaviour), options.port)
+    port = server.server_address[1]
+    if options.port_file:
+        # A reader that waits for the file must never see part of it.
+        draft = options.port_file.with_name(f"{options.port_file.name}.{os.getpid()}")
+        draft.write_text(f"{port}\n")
+        draft.replace(options.port_file)
+    print(f"http://127.0.0.1:{port}{PREFIX}", flush=True)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    serving.run()
-    return 0 if serving.started else 1
+    server.serve_forever()
+    return 0
 
 
 if __name__ == "__main__":

@@ -349,7 +349,7 @@ class WorkersAI:
         batch = run.batch
         if batch is None or (batch.account, batch.model) != (run.route.account, run.route.model):
             said = "AiError: request not found"
-            unknown = ApiError(404, behaviour.unknown_id_code, said)
+            unknown = ApiError(404, 10404, said)
             return replies.failure(unknown, behaviour)
         with self._lock:
             self._mark(batch, run.faults, lambda: self._sent_requests(batch), run.now)

@@ -3,15 +3,11 @@
 This module knows nothing of HTTP.
 """
 
-import shutil
 import uuid
-import weakref
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
-from pathlib import Path
 from statistics import NormalDist
-from tempfile import mkdtemp
 from typing import Any
 
 from local.workers_ai.behaviour import Behaviour
@@ -67,50 +63,13 @@ class Batch:
         }
 
 
-class Bodies:
-    """Bodies of batches, in memory up to a limit and beyond it in temporary files."""
-
-    def __init__(self) -> None:
-        self._held: dict[str, bytes] = {}
-        self._size = 0
-        self._directory: Path | None = None
-
-    def put(self, request_id: str, body: bytes, limit: int) -> None:
-        """Keep a body."""
-        if self._size + len(body) <= limit:
-            self._held[request_id] = body
-            self._size += len(body)
-            return
-        if self._directory is None:
-            self._directory = Path(mkdtemp(prefix="workers-ai-"))
-            weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
-        (self._directory / request_id).write_bytes(body)
-
-    def get(self, request_id: str) -> bytes:
-        """The body kept under this id."""
-        held = self._held.get(request_id)
-        if held is not None:
-            return held
-        if self._directory is None:
-            raise KeyError(request_id)
-        return (self._directory / request_id).read_bytes()
-
-    def drop(self, request_id: str) -> None:
-        """Forget a body."""
-        held = self._held.pop(request_id, None)
-        if held is not None:
-            self._size -= len(held)
-        elif self._directory is not None:
-            (self._directory / request_id).unlink(missing_ok=True)
-
-
 class Batches:
     """All batches ever accepted. Not thread-safe: `WorkersAI` holds its lock around every call."""
 
     def __init__(self) -> None:
         self._all: dict[str, Batch] = {}
         self._kept: OrderedDict[str, Batch] = OrderedDict()
-        self._bodies = Bodies()
+        self._bodies: dict[str, bytes] = {}
         self._same: Counter[str] = Counter()
         self._attempts: Counter[tuple[str, bytes]] = Counter()
 
@@ -144,7 +103,7 @@ class Batches:
             request_id, account, model, len(requests), digest, at, at + latency / 2, at + latency
         )
         self._all[request_id] = self._kept[request_id] = batch
-        self._bodies.put(request_id, body, behaviour.memory)
+        self._bodies[request_id] = body
         return batch
 
     def attempt(self, fault: Fault, request: bytes) -> int:
@@ -163,12 +122,12 @@ class Batches:
 
     def body(self, batch: Batch) -> bytes:
         """What was sent."""
-        return self._bodies.get(batch.request_id)
+        return self._bodies[batch.request_id]
 
     def forget(self, batch: Batch) -> None:
         """From here on the id is unknown; the bill stays."""
         self._kept.pop(batch.request_id, None)
-        self._bodies.drop(batch.request_id)
+        self._bodies.pop(batch.request_id, None)
 
     def bill(self) -> list[dict[str, Any]]:
         """Every accepted batch, in order of acceptance."""

@@ -49,12 +49,6 @@ class Behaviour:
     gateway_token: str = _switch(
         "", "observed", "token that the gateway requires in cf-aig-authorization; empty: none"
     )
-    gateway_cache: bool = _switch(
-        False, "documented", "identical requests are answered from the gateway's cache"
-    )
-    gateway_attempts: int = _switch(
-        1, "documented", "how often the gateway tries a call that fails"
-    )
 
     # Worker
     raw_response: bool = _switch(
@@ -99,11 +93,6 @@ class Behaviour:
     max_requests: int = _switch(
         0, "documented", "most requests in a batch; 0: no limit is documented"
     )
-    batch_messages: bool = _switch(
-        True,
-        "observed",
-        "Llama 3.3 takes `messages` in a batch, which its published batch schema lacks",
-    )
     unknown_members: Literal["accept", "refuse"] = _switch(
         "accept",
         "unknown",
@@ -120,7 +109,6 @@ class Behaviour:
     )
     queued_word: str = _switch("queued", "documented", "status before the batch runs")
     running_word: str = _switch("running", "documented", "status while it runs")
-    unknown_id_code: int = _switch(10404, "invented", "error code of that reply")
     retention: float = _switch(
         86_400.0, "unknown", "seconds after completion for which results are available; 0: for ever"
     )
@@ -234,12 +222,7 @@ class Behaviour:
     event_delay: float = _switch(
         1.0, "unknown", "seconds until an event is in its queue (their median)"
     )
-    event_delay_kind: Literal["fixed", "uniform", "lognormal"] = _switch(
-        "fixed", "unknown", "its spread"
-    )
-    event_delay_spread: float = _switch(
-        0.5, "unknown", "uniform: plus or minus this share; lognormal: the sigma"
-    )
+    event_delay_spread: float = _switch(0.0, "unknown", "the sigma of their logarithm")
     foreign_events: float = _switch(
         0.0,
         "invented",
@@ -274,11 +257,6 @@ class Behaviour:
     hang: float = _switch(3600.0, "invented", "seconds of silence of a `hang` fault")
     pace: float = _switch(1.0, "invented", "seconds before each kilobyte of a `slow_body` fault")
     retry_after: int = _switch(60, "invented", "`retry-after` of an injected 971, seconds")
-    memory: int = _switch(
-        64_000_000,
-        "invented",
-        "bytes of accepted bodies kept in memory; the rest is in temporary files",
-    )
 
     def changed(self, changes: Mapping[str, object]) -> "Behaviour":
         """The same behaviour with some switches changed to JSON-like values."""

@@ -17,7 +17,7 @@ import pytest
 
 from local import aws, try_api
 from local.workers_ai import Behaviour, WorkersAI
-from local.workers_ai.server import server
+from local.workers_ai.server import Server
 from tests.support.shipped import ROOT
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -29,16 +29,12 @@ MODEL = "@cf/baai/bge-small-en-v1.5"
 def elsewhere():
     """A Workers AI that stands for the real one, with a token of its own."""
     token = f"planted-{secrets.token_hex(16)}"
-    ports = []
-    serving = server(
-        WorkersAI(Behaviour(embedder="hash", latency=1.0, tokens=(token,))), 0, ports.append
-    )
-    thread = threading.Thread(target=serving.run)
+    serving = Server(WorkersAI(Behaviour(embedder="hash", latency=1.0, tokens=(token,))))
+    thread = threading.Thread(target=serving.serve_forever)
     thread.start()
-    while not ports:
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{ports[0]}/client/v4", token
-    serving.should_exit = True
+    yield f"http://127.0.0.1:{serving.server_address[1]}/client/v4", token
+    serving.shutdown()
+    serving.server_close()
     thread.join()
 
 

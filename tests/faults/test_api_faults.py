@@ -216,7 +216,6 @@ CASES = {
     ),
     "unknown id, in every third poll": Case(
         rates={"poll:10404": 0.33},
-        switches={"unknown_id_code": 10404},
         observed="polled again, billed once",
     ),
     "id lost, 2 batches": Case(

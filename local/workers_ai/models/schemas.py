@@ -59,7 +59,7 @@ def problem(model: str, request: object, where: str, behaviour: Behaviour) -> st
     for member in ("text", "prompt"):
         if isinstance(text := request.get(member), str) and REFUSED in text:
             return f"{_BAD}'{where}/{member}' cannot be processed"
-    forms = [one for one in _forms(model) if one[0].is_published or behaviour.batch_messages]
+    forms = _forms(model)
     fitting = [one for one in forms if one[0].required <= request.keys()]
     if len(fitting) != 1:
         # Clients of gpt-oss get `oneOf` here with the names of other models' properties; only

@@ -8,7 +8,7 @@ It knows no queue: what arrives is handed on.
 import heapq
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -22,16 +22,6 @@ LATE_SECONDS = 3600.0
 NAMES = ("batch.queued", "batch.succeeded", "batch.failed")
 _FULL = "cf.workersAi.model."
 _MAX_MESSAGE_BYTES = 128_000
-
-
-class Arrival(NamedTuple):
-    """A message on its way to the queues that are subscribed to a model's events of one name."""
-
-    account: str
-    model: str
-    name: str
-    body: bytes
-    stored_at: float
 
 
 class Events:
@@ -112,9 +102,7 @@ class Events:
 def _delay(what: str, drawn_by: str, behaviour: Behaviour) -> float:
     """Seconds until an event is in its queue."""
     drawn = chance("event", behaviour.seed, what, drawn_by)
-    return drawn_seconds(
-        drawn, behaviour.event_delay, behaviour.event_delay_kind, behaviour.event_delay_spread
-    )
+    return drawn_seconds(drawn, behaviour.event_delay, "lognormal", behaviour.event_delay_spread)
 
 
 def event(batch: Batch, what: str, subscription: str, at: float, behaviour: Behaviour) -> bytes:

@@ -101,7 +101,6 @@ class Events:
         }
         changes: Mapping[str, object] = {
             "event_delay": self.delay,
-            "event_delay_kind": "lognormal",
             "event_delay_spread": self.spread,
             "fault_rates": {name: rate for name, rate in rates.items() if rate},
             "queues_refused": self.refused,

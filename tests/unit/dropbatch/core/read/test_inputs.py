@@ -34,7 +34,7 @@ MEMBERS = ("text", "prompt", "messages", "input", "contexts", "instruction")
 @pytest.mark.parametrize("model", MODELS)
 def test_judged_as_by_published_schema(model):
     found = find_model(model)
-    inputs, behaviour = Inputs(found), Behaviour(batch_messages=True)
+    inputs, behaviour = Inputs(found), Behaviour()
     judged = {True: 0, False: 0}
     for member, value in product(MEMBERS, VALUES):
         request = {member: value} | ({"target_lang": "es"} if "m2m" in model else {})
