@@ -78,29 +78,17 @@ class Home:
 
     Attributes:
         state: the folder, inside the project.
+        stack_file: describes the running stack.
+        deployed: what was deployed last.
+        logs: those of the services and of the SAM CLI.
+        scratch: where the functions run; their /tmp.
     """
 
     state: Path = TOOLS
-
-    @property
-    def stack_file(self) -> Path:
-        """Describes the running stack."""
-        return self.state / "stack.json"
-
-    @property
-    def deployed(self) -> Path:
-        """What was deployed last."""
-        return self.state / "deployed.json"
-
-    @property
-    def logs(self) -> Path:
-        """The logs of the services and of the SAM CLI."""
-        return self.state / "logs"
-
-    @property
-    def scratch(self) -> Path:
-        """Where the functions run; their /tmp."""
-        return self.state / "tmp"
+    stack_file = property(lambda self: self.state / "stack.json")
+    deployed = property(lambda self: self.state / "deployed.json")
+    logs = property(lambda self: self.state / "logs")
+    scratch = property(lambda self: self.state / "tmp")
 
     def service(self, name: str) -> Service:
         """One of `SERVICES`."""
@@ -111,12 +99,12 @@ MAIN = Home()
 """The stack of `make up`."""
 
 
-# --------------------------------------------------------------------------------------------------
-# Services
-# --------------------------------------------------------------------------------------------------
+# ── services ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _start_aws(home: Home, port: int, functions_endpoint: str) -> None:
+    for file in (home.deployed, home.stack_file):
+        file.unlink(missing_ok=True)
     shutil.rmtree(home.scratch, ignore_errors=True)
     home.scratch.mkdir()
     environment = {
@@ -135,46 +123,32 @@ def _start_aws(home: Home, port: int, functions_endpoint: str) -> None:
     home.service("aws").start(command, environment, port, "/_ministack/health", functions_endpoint)
 
 
-def _start_proxy(home: Home, port: int, aws_port: int) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "local.fault_proxy",
-        "--port",
-        str(port),
-        "--upstream-port",
-        str(aws_port),
-    ]
-    home.service("proxy").start(command, bare_environment(), port, "/_faults", str(aws_port))
-
-
-def _start_workers_ai(home: Home, port: int) -> None:
-    command = [sys.executable, "-m", "local.workers_ai", "--port", str(port)]
-    home.service("workers_ai").start(command, {**os.environ, "PYTHONUNBUFFERED": "1"}, port)
+def _start_module(home: Home, name: str, port: int, upstream: str = "") -> None:
+    """Run a module of `local` that is a service, unless it runs already."""
+    service = home.service(name)
+    if service.is_current(port, upstream):
+        return
+    command = [sys.executable, "-m", SERVICES[name][0].removesuffix(".py").replace("/", ".")]
+    command += ["--port", str(port), *(["--upstream-port", upstream] if upstream else [])]
+    service.start(command, {**os.environ, "PYTHONUNBUFFERED": "1"}, port, peer=upstream)
 
 
 def _start_services(home: Home, port: int, proxy: str, *, with_workers_ai: bool) -> None:
     """Start what does not run yet, restart what has changed, stop what is not needed."""
     if not home.service("aws").is_current(port, proxy):
-        home.deployed.unlink(missing_ok=True)
-        home.stack_file.unlink(missing_ok=True)
         _start_aws(home, port, proxy)
-    if not proxy:
-        home.service("proxy").stop()
-    elif not home.service("proxy").is_current(port + 2, str(port)):
-        _start_proxy(home, port + 2, port)
-    if not with_workers_ai:
-        home.service("workers_ai").stop()
-    elif not home.service("workers_ai").is_current(port + 1):
-        _start_workers_ai(home, port + 1)
+    wanted = {"workers_ai": with_workers_ai, "proxy": bool(proxy)}
+    for place, (name, is_wanted) in enumerate(wanted.items(), 1):
+        if is_wanted:
+            _start_module(home, name, port + place, str(port) if name == "proxy" else "")
+        else:
+            home.service(name).stop()
 
 
-# --------------------------------------------------------------------------------------------------
-# Build and deployment
-# --------------------------------------------------------------------------------------------------
+# ── build and deployment ──────────────────────────────────────────────────────────────────────────
 
 
-def _sam(arguments: list[str], environment: Mapping[str, str], log: Path, lock: int) -> None:
+def _sam(arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
     """Run the SAM CLI in the project's folder."""
     settings = {
         "SAM_CLI_TELEMETRY": "0",
@@ -184,11 +158,11 @@ def _sam(arguments: list[str], environment: Mapping[str, str], log: Path, lock: 
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     }
     command = [str(TOOLS / "sam/bin/sam"), *arguments]
-    if run(command, {**bare_environment(), **settings, **environment}, log, lock):
+    if run(command, {**bare_environment(), **settings, **CREDENTIALS, **environment}, log):
         raise LocalAwsError(f"`sam {arguments[0]}` failed.\n{last_lines(log)}")
 
 
-def _build(home: Home, lock: int) -> str:
+def _build(home: Home) -> str:
     """Build the functions for this machine unless the build is current."""
     current = fingerprint(*BUILD_SOURCES)
     mark = TOOLS / "build.sha256"
@@ -197,7 +171,7 @@ def _build(home: Home, lock: int) -> str:
     mark.unlink(missing_ok=True)
     print("Building the functions (sam build) ...", flush=True)
     arguments = ["build", "--build-in-source", "--parallel", "--build-dir", str(BUILD)]
-    _sam(arguments, {**CREDENTIALS, "DROPBATCH_BUILD": "local"}, home.logs / "build.log", lock)
+    _sam(arguments, {"DROPBATCH_BUILD": "local"}, home.logs / "build.log")
     mark.write_text(current)
     return current
 
@@ -232,7 +206,7 @@ def toml(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # A basic TOML string is written like JSON.
 
 
-def _deploy(home: Home, port: int, parameters: dict[str, str], lock: int) -> None:
+def _deploy(home: Home, port: int, parameters: dict[str, str]) -> None:
     print("Deploying the stack (sam deploy) ...", flush=True)
     packages = "dropbatch-packages"
     client("s3", port).create_bucket(Bucket=packages)
@@ -248,15 +222,9 @@ def _deploy(home: Home, port: int, parameters: dict[str, str], lock: int) -> Non
     config = home.state / "samconfig.toml"
     table = "\n".join(f"{name} = {value}" for name, value in settings.items())
     config.write_text(f"version = 0.1\n\n[default.deploy.parameters]\n{table}\n")
-    arguments = [
-        "deploy",
-        "--template-file",
-        str(BUILD / "template.yaml"),
-        "--config-file",
-        str(config),
-    ]
-    endpoint = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
-    _sam(arguments, {**CREDENTIALS, **endpoint}, home.logs / "deploy.log", lock)
+    arguments = ["deploy", "--template-file", str(BUILD / "template.yaml")]
+    arguments += ["--config-file", str(config)]
+    _sam(arguments, {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}, home.logs / "deploy.log")
 
 
 def _describe(port: int, workers_ai_base_url: str) -> dict[str, str]:
@@ -294,39 +262,29 @@ def _parameters(environment: Mapping[str, str], base_url: str) -> dict[str, str]
 
 def _deploy_if_changed(home: Home, port: int, parameters: dict[str, str]) -> None:
     # No other build may run between this one and its deployment.
-    with locked(TOOLS / "build.lock") as lock:
-        wanted = {"build": _build(home, lock), "parameters": parameters}
+    with locked(TOOLS / "build.lock"):
+        wanted = {"build": _build(home), "parameters": parameters}
         deployed = json.loads(home.deployed.read_text()) if home.deployed.exists() else None
         if deployed != wanted or not home.stack_file.exists():
             home.deployed.unlink(missing_ok=True)
-            _deploy(home, port, parameters, lock)
+            _deploy(home, port, parameters)
             put_secret(port, "ApiToken", LOCAL_TOKEN, only_if_empty=True)
             home.deployed.write_text(json.dumps(wanted))
 
 
-# --------------------------------------------------------------------------------------------------
-# The commands
-# --------------------------------------------------------------------------------------------------
+# ── the commands ──────────────────────────────────────────────────────────────────────────────────
 
 
 def build() -> Path:
-    """Build the functions for this machine, as `up` does.
-
-    Return the folder of one function's package.
-    """
+    """Build the functions for this machine, as `up` does; return the folder of one package."""
     MAIN.logs.mkdir(parents=True, exist_ok=True)
-    with locked(TOOLS / "build.lock") as lock:
-        _build(MAIN, lock)
+    with locked(TOOLS / "build.lock"):
+        _build(MAIN)
     return BUILD / "SubmitFunction"
 
 
 def up(environment: Mapping[str, str] = os.environ, home: Home = MAIN) -> dict[str, str]:
-    """Start or update a stack; return the content of its stack.json.
-
-    Args:
-        environment: the variables in this module's docstring.
-        home: which stack.
-    """
+    """Start or update a stack with this module's variables; return its stack.json's content."""
     home.logs.mkdir(parents=True, exist_ok=True)
     with locked(home.state / "lock"):
         running = home.service("aws").running()

@@ -1,9 +1,7 @@
 """Processes in the background.
 
-Started once, found again by a file, and stopped with all their children.
-
-A process is identified by its id and start time, so that only processes started here are ever
-stopped.
+Started once, found again by a file, and stopped with all their children. A process is identified by
+its id and start time, so that only processes started here are ever stopped.
 """
 
 import fcntl
@@ -16,11 +14,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -34,6 +31,11 @@ START_SECONDS = 30
 STOP_SECONDS = 5.0
 """Seconds to wait after each of the two signals."""
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+VARIABLES = (
+    *("HOME", "LANG", "LC_ALL", "PATH", "PYENV_VERSION"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "TMPDIR", "TZ"),
+)
+"""What any program needs."""
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Processes that this one started: their exit status must be read, or they stay as zombies."""
@@ -77,13 +79,15 @@ class Service:
         return service if start_time(service["pid"]) == service["born"] else None
 
     def is_current(self, port: int, peer: str = "") -> bool:
-        """Whether it runs with these settings and the current sources."""
-        service = self.running()
-        wanted = {"port": port, "code": fingerprint(*self.sources), "peer": peer}
+        """Whether it runs with these settings and the current sources; if not, it is stopped."""
+        service, wanted = self.running(), self._wanted(port, peer)
         if service and service.items() >= wanted.items():
             return True
         self.stop()
         return False
+
+    def _wanted(self, port: int, peer: str) -> dict[str, Any]:
+        return {"port": port, "code": fingerprint(*self.sources), "peer": peer}
 
     def start(
         self,
@@ -93,47 +97,33 @@ class Service:
         health: str = "",
         peer: str = "",
     ) -> None:
-        """Start it in its own session and wait until it answers.
+        """Start it in its own session and wait until it answers on its port.
 
-        Args:
-            command: program and arguments.
-            environment: all its variables.
-            port: where it will listen.
-            health: path to request; empty: accepting a connection is enough.
-            peer: the address of another service that it uses.
+        `health` is a path to request; without one, accepting a connection is enough. `peer` is the
+        address of another service that it uses.
         """
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                raise LocalAwsError(
-                    f"Port {port} is in use by a program that was not started here; set "
-                    "LOCAL_PORT to use another."
-                )
-        code = fingerprint(*self.sources)
-        with self.log.open("wb") as output, signals_held():
-            process = _spawn(command, environment, output)
+        if _answers(port, ""):
+            raise LocalAwsError(
+                f"Port {port} is in use by a program that was not started here; set "
+                "LOCAL_PORT to use another."
+            )
+        with self.log.open("wb") as output, _spawned(command, environment, output) as process:
             _children[process.pid] = process
-            service = {
-                "pid": process.pid,
-                "born": start_time(process.pid),
-                "port": port,
-                "code": code,
-                "peer": peer,
-            }
-            self.file.write_text(json.dumps(service))
+            about = {"pid": process.pid, "born": start_time(process.pid)}
+            self.file.write_text(json.dumps(about | self._wanted(port, peer)))
         deadline = time.monotonic() + START_SECONDS
-        # another program may be answering
+        # Another program may be answering.
         while not _answers(port, health) or process.poll() is not None:
             if process.poll() is not None:
                 self.file.unlink()
-                raise LocalAwsError(
-                    f"{self.name} stopped right after its start.\n{last_lines(self.log)}"
-                )
+                self._fail("stopped right after its start")
             if time.monotonic() > deadline:
                 self.stop()
-                raise LocalAwsError(
-                    f"{self.name} did not answer within {START_SECONDS} s.\n{last_lines(self.log)}"
-                )
+                self._fail(f"did not answer within {START_SECONDS} s")
             time.sleep(0.05)
+
+    def _fail(self, how: str) -> None:
+        raise LocalAwsError(f"{self.name} {how}.\n{last_lines(self.log)}")
 
     def stop(self) -> bool:
         """Stop it with all its children; return whether it ran."""
@@ -143,16 +133,13 @@ class Service:
             return False
         pid = service["pid"]
         for sent in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(pid, sent)
+            _kill(pid, sent)
             deadline = time.monotonic() + STOP_SECONDS
             while time.monotonic() < deadline:
                 if pid in _children:
                     _children[pid].poll()
                 if start_time(pid) != service["born"]:
-                    # The leader has ended; kill its children.
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.killpg(pid, signal.SIGKILL)
+                    _kill(pid, signal.SIGKILL)  # The leader has ended; kill its children.
                     if child := _children.pop(pid, None):
                         child.wait()
                     return True
@@ -160,11 +147,17 @@ class Service:
         raise LocalAwsError(f"{self.name} (process {pid}) does not stop.")
 
 
-def _spawn(
-    command: list[str], environment: Mapping[str, str], output: IO[bytes], *inherited: int
-) -> subprocess.Popen[bytes]:
-    """Start a program in its own session, from the project's root."""
-    return subprocess.Popen(
+def _kill(group: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+@contextmanager
+def _spawned(
+    command: list[str], environment: Mapping[str, str], output: IO[bytes]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in its own session, in the project's root; an error here ends all of it."""
+    process = subprocess.Popen(
         command,
         cwd=ROOT,
         env=dict(environment),
@@ -172,8 +165,13 @@ def _spawn(
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        pass_fds=inherited,
     )
+    try:
+        yield process
+    except BaseException:
+        _kill(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
 
 
 def _answers(port: int, health: str) -> bool:
@@ -186,30 +184,10 @@ def _answers(port: int, health: str) -> bool:
     return False
 
 
-def run(command: list[str], environment: Mapping[str, str], log: Path, lock: int) -> int:
-    """Run a program to its end with its output in a log; return its exit code.
-
-    The program holds the lock too: if this process is killed, the next one waits until the program
-    has ended. If this process is interrupted, the program and all its children are killed.
-
-    Args:
-        command: program and arguments.
-        environment: all its variables.
-        log: receives its output.
-        lock: file descriptor of a lock.
-    """
-    with log.open("wb") as output:
-        process = None
-        try:
-            with signals_held():
-                process = _spawn(command, environment, output, lock)
-            return process.wait()
-        except BaseException:
-            if process is not None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            raise
+def run(command: list[str], environment: Mapping[str, str], log: Path) -> int:
+    """Run a program to its end with its output in a log; return its exit code."""
+    with log.open("wb") as output, _spawned(command, environment, output) as process:
+        return process.wait()
 
 
 def fingerprint(*sources: str) -> str:
@@ -217,8 +195,7 @@ def fingerprint(*sources: str) -> str:
     digest = hashlib.sha256(f"{sys.version}{platform.machine()}".encode())
     for source in sources:
         path = ROOT / source
-        files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        for file in files:
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file() and "__pycache__" not in file.parts:
                 content = file.read_bytes()
                 digest.update(f"{file.relative_to(ROOT)} {len(content)}\n".encode())
@@ -228,17 +205,15 @@ def fingerprint(*sources: str) -> str:
 
 def start_time(pid: int) -> str | None:
     """When a process began, which distinguishes it from a later one with the same id."""
-    stat = Path(f"/proc/{pid}/stat")
     if Path("/proc/self").exists():
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return None
         return None if fields[0] == "Z" else fields[19]
-    ps = subprocess.run(
-        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    state, _, began = ps.stdout.strip().partition(" ")
+    ps = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
+    told = subprocess.run(ps, capture_output=True, text=True, check=False).stdout
+    state, _, began = told.strip().partition(" ")
     return began.strip() if began and not state.startswith("Z") else None
 
 
@@ -250,57 +225,23 @@ def last_lines(log: Path) -> str:
 
 def bare_environment() -> dict[str, str]:
     """The variables that any program needs, without the user's own AWS settings."""
-    names = (
-        "HOME",
-        "LANG",
-        "LC_ALL",
-        "PATH",
-        "PYENV_VERSION",
-        "SSL_CERT_FILE",
-        "SSL_CERT_DIR",
-        "TMPDIR",
-        "TZ",
-    )
-    return {name: os.environ[name] for name in names if name in os.environ}
+    return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
 @contextmanager
-def locked(file: Path) -> Iterator[int]:
-    """Hold a lock across all processes, waiting for it if necessary; yield its file descriptor."""
+def locked(file: Path) -> Iterator[None]:
+    """Hold a lock across all processes, waiting for it if necessary."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock.fileno()
-
-
-@contextmanager
-def signals_held() -> Iterator[None]:
-    """Delay signals that end this process until one just started is recorded in its file."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Signals are delivered to the main thread only.
-        return
-    received: list[int] = []
-    before = {
-        number: signal.signal(number, lambda sent, _: received.append(sent)) for number in ENDINGS
-    }
-    try:
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for sent in received:
-            signal.raise_signal(sent)
 
 
 @contextmanager
 def stopped_at_end(stop: Callable[[], object], said: bytes = b"") -> Iterator[None]:
     """Call `stop` first, for what a killed run left, and at the end or a first signal.
 
-    Later signals are ignored.
-
-    Args:
-        stop: stops all that was started.
-        said: for standard error, at a signal.
+    At a signal something is said on standard error; later signals are ignored.
     """
 
     def ignore_signals() -> None:
@@ -323,22 +264,14 @@ def stopped_at_end(stop: Callable[[], object], said: bytes = b"") -> Iterator[No
 
 
 def free_port() -> int:
-    """A port that is free now, as are the next two.
-
-    For a local AWS, its local Workers AI and its fault proxy.
+    """A port that is free, as are the next two: a local AWS, its Workers AI and its fault proxy.
 
     They are below the range from which systems assign ports, so that no program started meanwhile
     gets one of them.
     """
     while True:
         port = random.SystemRandom().randrange(*OWN_PORTS, 3)  # Test processes seed `random` alike.
-        with (
-            socket.socket() as first,
-            socket.socket() as second,
-            socket.socket() as third,
-            suppress(OSError),
-        ):
-            first.bind(("127.0.0.1", port))
-            second.bind(("127.0.0.1", port + 1))
-            third.bind(("127.0.0.1", port + 2))
+        with ExitStack() as stack, suppress(OSError):
+            for one in range(port, port + 3):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", one))
             return port
