@@ -1,4 +1,4 @@
-"""The life of a stack: a deployment under load, a new token, a redriven dead letter, its deletion.
+"""The life of a stack: a deployment under load, a new token, its deletion.
 
 One stack for the file, in a folder and on ports of its own. The tests run in this order.
 """
@@ -154,37 +154,9 @@ def test_changed_token_needs_no_deploy(operator, stack):
     assert pause.get("reason") != {"S": "token_refused"}
 
 
-def test_redriven_dead_letter_becomes_its_job(stack):
-    """The notification of the upload was never processed and is in the dead-letter queue."""
-    notifications = stack.s3.get_bucket_notification_configuration(Bucket=stack.bucket)
-    notifications.pop("ResponseMetadata")
-    stack.s3.put_bucket_notification_configuration(
-        Bucket=stack.bucket, NotificationConfiguration={}
-    )
-    version = stack.drop(f"{MODEL}/lost.jsonl", as_lines(requests(10, "lost")))
-    stack.s3.put_bucket_notification_configuration(
-        Bucket=stack.bucket, NotificationConfiguration=notifications
-    )
-    told = {
-        "bucket": {"name": stack.bucket},
-        "object": {"key": f"inbox/{MODEL}/lost.jsonl", "versionId": version},
-    }
-    dead, queue = stack.queues["UploadDeadLetterQueue"], stack.queues["UploadQueue"]
-    event = {"Records": [{"eventName": "ObjectCreated:Put", "s3": told}]}
-    stack.sqs.send_message(QueueUrl=dead, MessageBody=json.dumps(event))
-    assert stack.folders(f"{MODEL}/lost.jsonl") == set()
-
-    (letter,) = stack.sqs.receive_message(QueueUrl=dead)["Messages"]
-    stack.sqs.send_message(QueueUrl=queue, MessageBody=letter["Body"])
-    stack.sqs.delete_message(QueueUrl=dead, ReceiptHandle=letter["ReceiptHandle"])
-
-    manifest = stack.wait(f"{MODEL}/lost.jsonl")[1]
-    assert (manifest["source"]["version"], manifest["counts"]["succeeded"]) == (version, 10)
-
-
 def test_each_finished_job_was_announced(operator, stack):
     """The local AWS enforces the poll function's role, which may put no other event."""
-    uploads = ("flight.jsonl", "flight.csv", "old-token.jsonl", "new-token.jsonl", "lost.jsonl")
+    uploads = ("flight.jsonl", "flight.csv", "old-token.jsonl", "new-token.jsonl")
     paths = [f"{MODEL}/{name}" for name in uploads]
 
     assert operator.announced() == {path: stack.wait(path)[1]["job_id"] for path in paths}
@@ -197,7 +169,7 @@ def test_deleted_stack_leaves_bucket_and_table(operator, stack):
         StackName=aws.STACK_NAME, WaiterConfig={"Delay": 1}
     )
 
-    folder, _ = stack.wait(f"{MODEL}/lost.jsonl")
+    folder, _ = stack.wait(f"{MODEL}/new-token.jsonl")
     assert len(stack.lines(folder)) == 10
     assert operator.client("dynamodb").scan(TableName=operator.told["table"])["Count"] > 0
     assert stack.functions.list_functions()["Functions"] == []

@@ -44,7 +44,6 @@ class Case:
         failing: numbers of the records that may fail.
         codes: the codes of their errors.
         unknowable: whether submits may be unknowable, and batches be paid once more for it.
-        why: the reason for submits beyond one per batch.
         observed: what is observed, for the table.
     """
 
@@ -58,7 +57,6 @@ class Case:
     failing: frozenset[int] = frozenset()
     codes: frozenset[str] = frozenset()
     extra: int = 0
-    why: str = ""
     observed: str = "retried, complete"
 
 
@@ -69,7 +67,6 @@ def ambiguous(kind: str, *, accepted: bool) -> Case:
             Fault(kind=kind, on="submit", contains=f"hello {number}.") for number in (3, 43, 83)
         ),
         extra=3 if accepted else 0,
-        why="one for each answer lost after acceptance" if accepted else "",
         observed="ambiguous: submitted once more, counted in the manifest",
     )
 
@@ -150,7 +147,6 @@ CASES = {
             for number in (3, 43, 83)
         ),
         extra=6,
-        why="one for each acceptance that was answered with an error",
         observed="ambiguous: submitted again, counted in the manifest",
     ),
     "410 page to 12 submits": Case(
@@ -191,7 +187,6 @@ CASES = {
         failing=frozenset({7, 50}),
         codes=frozenset({"rejected"}),
         extra=2 * 18,
-        why="pieces of batches that failed after acceptance",
         observed="divided until the bad record is alone; only it fails",
     ),
     "2016 guardrail blocks 2 records": Case(
@@ -201,7 +196,6 @@ CASES = {
         failing=frozenset({7, 50}),
         codes=frozenset({"rejected"}),
         extra=2 * 18,
-        why="pieces of batches that were refused",
         observed="divided until the bad record is alone; only it fails",
     ),
     "5006 for 2 records": Case(
@@ -211,7 +205,6 @@ CASES = {
         failing=frozenset({7, 50}),
         codes=frozenset({"rejected"}),
         extra=2 * 18,
-        why="pieces of batches that were refused",
         observed="divided until the bad record is alone; only it fails",
     ),
     "unknown id, in every third poll": Case(
@@ -221,14 +214,12 @@ CASES = {
     "id lost, 2 batches": Case(
         faults=tuple(Fault(kind="forgotten", contains=f"hello {number}.") for number in (3, 43)),
         extra=2,
-        why="one for each lost id",
         observed="submitted again after 15 minutes in which no poll found it",
     ),
     "pending for ever, 2 batches": Case(
         faults=tuple(Fault(kind="stuck", contains=f"hello {number}.") for number in (3, 43)),
         settings={"BATCH_DEADLINE_HOURS": 1},
         extra=2,
-        why="one after each deadline",
         observed="submitted again after its deadline",
     ),
     "items missing from the first reply": Case(
@@ -292,7 +283,6 @@ CASES = {
         failing=frozenset({7, 50}),
         codes=frozenset({"rejected"}),
         extra=2 * 18,
-        why="pieces of batches whose answers could not be read",
         observed="divided until the bad record is alone; only it fails",
     ),
     "a mixture": Case(
@@ -312,7 +302,6 @@ CASES = {
             Fault(kind="accept_then_reset"),
         ),
         extra=1,
-        why="one for the answer lost after acceptance",
     ),
 }
 
@@ -356,15 +345,5 @@ def test_job_is_complete_and_billed_as_reported(start, api, name):
     assert 0 <= extra <= case.extra
     assert extra <= told
     assert world.refused == []
-    note(
-        name,
-        where="moto",
-        injected=sum(api.struck.values()) or sum(api.calls["submit"].values()) - len(api.accepted),
-        jobs=1,
-        records=len(RECORDS),
-        lost=lost,
-        twice=twice,
-        extra_submits=extra,
-        why=case.why if extra else "",
-        observed=case.observed,
-    )
+    injected = sum(api.struck.values()) or sum(api.calls["submit"].values()) - len(api.accepted)
+    note(name, "moto", injected, case.observed, lost=lost, twice=twice)

@@ -1,17 +1,16 @@
 """What the fault tests observed: a row for each fault in `.local/faults.md`.
 
-`python -m tests.support.fault_table`.
-
-A test records with `note` what it injected and what it observed, after its assertions. The totals
-in docs/reliability.md are not edited by hand.
+`python -m tests.support.fault_table` writes it, and the totals in docs/reliability.md. A test
+records with `note` what it injected and what it observed, after its assertions.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from bench.timing import written_by
@@ -19,148 +18,49 @@ from bench.timing import written_by
 ROOT = Path(__file__).resolve().parents[2]
 NOTES = ROOT / ".local/faults"
 """One file of notes for each process: test workers run in parallel."""
-DOCUMENT = ROOT / "docs/reliability.md"
-FAULTS = ROOT / ".local/faults.md"
-COLUMNS = (
-    "fault",
-    "where",
-    "injected",
-    "jobs",
-    "records",
-    "lost",
-    "answered twice",
-    "submits beyond one per batch, and why",
-    "what was observed",
-)
-
-
-@dataclass(order=True)
-class Note:
-    """The effect of one fault on one run, or on all runs with it.
-
-    Attributes:
-        fault: what was injected, and how often if by chance: `S3 503 SlowDown, 10 %`.
-        where: `moto` or `stack`.
-        injected: number of faults.
-        jobs: jobs, all verified at their end.
-        records: records in those jobs, each compared with its expected line.
-        lost: records without a line.
-        twice: lines beyond one per record.
-        extra_submits: acceptances of a batch beyond its first.
-        why: the reason for those; empty if there are none.
-        observed: what was observed, in one sentence.
-    """
-
-    fault: str
-    where: str
-    injected: int
-    jobs: int
-    records: int
-    lost: int
-    twice: int
-    extra_submits: int
-    why: str
-    observed: str
-
-    def add(self, other: Note) -> None:
-        """Add another run with the same fault."""
-        for name in ("injected", "jobs", "records", "lost", "twice", "extra_submits"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("why", "observed"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if theirs and theirs not in mine:
-                setattr(self, name, f"{mine}; {theirs}" if mine else theirs)
-
-    def row(self) -> str:
-        """Its row in the table."""
-        extra = f"{self.extra_submits:,}" + (f": {self.why}" if self.why else "")
-        numbers = (self.injected, self.jobs, self.records, self.lost, self.twice)
-        return _row(
-            self.fault, self.where, *(f"{number:,}" for number in numbers), extra, self.observed
-        )
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+COUNTS = ("injected", "lost lines", "duplicate lines")
 
 
 def note(
-    fault: str,
-    *,
-    where: str,
-    injected: int,
-    jobs: int,
-    records: int,
-    lost: int,
-    twice: int,
-    extra_submits: int,
-    why: str,
-    observed: str,
+    fault: str, where: str, injected: int, observed: str, *, lost: int = 0, twice: int = 0
 ) -> None:
-    """Record what a run observed; `Note` describes the arguments."""
-    one = Note(fault, where, injected, jobs, records, lost, twice, extra_submits, why, observed)
+    """Record what a run, on `moto` or the `stack`, observed of a fault; several runs add up."""
     NOTES.mkdir(parents=True, exist_ok=True)
     with (NOTES / f"{os.getpid()}.jsonl").open("a") as file:
-        file.write(json.dumps(asdict(one)) + "\n")
+        counts = dict(zip(COUNTS, (injected, lost, twice), strict=True))
+        file.write(json.dumps([where, fault, observed, counts]) + "\n")
 
 
-def merged(lines: list[str]) -> list[Note]:
-    """One note for each fault and place, sorted; faults that affected no job are left out."""
-    notes: dict[tuple[str, str], Note] = {}
-    for one in sorted(Note(**json.loads(line)) for line in lines):
-        notes.setdefault((one.where, one.fault), one)
-        if notes[one.where, one.fault] is not one:
-            notes[one.where, one.fault].add(one)
-    return [notes[key] for key in sorted(notes) if notes[key].jobs]
-
-
-def write_between_marks(name: str, content: str) -> None:
-    """Replace a marked part of the document.
-
-    Args:
-        name: the part between `<!-- name -->` and `<!-- end of name -->`.
-        content: Markdown.
-
-    Raises:
-        ValueError: the document has no such part.
-    """
-    before, begin, rest = DOCUMENT.read_text().partition(f"<!-- {name} -->\n")
-    _, end, after = rest.partition(f"<!-- end of {name} -->")
-    if not end:
-        raise ValueError(f"{DOCUMENT.name} has no part named {name}")
-    DOCUMENT.write_text(f"{before}{begin}\n{content.strip()}\n\n{end}{after}")
-
-
-def table(notes: list[Note]) -> str:
-    """The notes as a Markdown table."""
-    return _table(COLUMNS, [each.row() for each in notes])
-
-
-def _table(columns: tuple[str, ...], rows: list[str]) -> str:
-    return "\n".join([_row(*columns), "|" + " --- |" * len(columns), *rows])
-
-
-def totals(notes: list[Note]) -> str:
-    """The sums of all notes, by place."""
-    columns = ("where", "kinds of fault", "injected", "lost lines", "duplicate lines")
-    rows = []
-    for where in sorted({each.where for each in notes}):
-        here = [each for each in notes if each.where == where]
-        sums = (sum(getattr(each, name) for each in here) for name in ("injected", "lost", "twice"))
-        rows.append(_row(where, *(f"{number:,}" for number in (len(here), *sums))))
-    return _table(columns, rows)
+def table(name: str, counts: dict[str, Counter[str]]) -> str:
+    """Counts as a Markdown table; `name` heads the first column."""
+    rows = [
+        (key.replace("|", "/"), *(f"{one[column]:,}" for column in one))
+        for key, one in sorted(counts.items())
+    ]
+    columns = (name, *next(iter(counts.values())))
+    lines = [" | ".join(cells) for cells in (columns, ["---"] * len(columns), *rows)]
+    return "".join(f"| {line} |\n" for line in lines)
 
 
 def main() -> None:
     """Write the table and its totals from all notes."""
-    lines = [
-        line for file in sorted(NOTES.glob("*.jsonl")) for line in file.read_text().splitlines()
-    ]
-    if not lines:
+    faults: dict[str, Counter[str]] = defaultdict(Counter)
+    kinds: dict[str, set[str]] = defaultdict(set)
+    totals: dict[str, Counter[str]] = defaultdict(lambda: Counter({"kinds of fault": 0}))
+    for file in sorted(NOTES.glob("*.jsonl")):
+        for where, fault, observed, counts in map(json.loads, file.read_text().splitlines()):
+            faults[f"{where}: {fault}: {observed}"].update(counts)
+            kinds[where].add(fault)
+            totals[where].update(counts)
+            totals[where]["kinds of fault"] = len(kinds[where])
+    if not faults:
         sys.exit("There are no notes; `make test-faults` runs the tests that write them.")
-    notes = merged(lines)
-    FAULTS.write_text(table(notes) + "\n")
-    write_between_marks("totals", f"{totals(notes)}\n\n{written_by('make test-faults')}")
+    (ROOT / ".local/faults.md").write_text(table("fault", faults))
+    document = ROOT / "docs/reliability.md"
+    marks = re.compile(r"(<!-- totals -->\n).*(<!-- end of totals -->)", re.DOTALL)
+    written = f"{table('where', totals)}\n{written_by('make test-faults')}"
+    text = marks.sub(lambda found: f"{found[1]}\n{written}\n\n{found[2]}", document.read_text())
+    document.write_text(text)
 
 
 if __name__ == "__main__":

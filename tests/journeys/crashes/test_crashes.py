@@ -44,18 +44,8 @@ def strike_all(name: str, chosen: list[tuple[int, Mode]]) -> None:
     struck = strike_each(chosen, lambda boundaries: run_once(name, boundaries))
     for mode, meaning in MODES.items():
         seen = [one for of, one in struck if of == mode]
-        note(
-            meaning,
-            where="moto",
-            injected=len(seen),
-            jobs=len(seen),
-            records=len(seen) * len(JOURNEYS[name].upload),
-            lost=sum(one.lost for one in seen),
-            twice=sum(one.twice for one in seen),
-            extra_submits=sum(one.extra for one in seen),
-            why="between the API's reply and its record" if any(one.extra for one in seen) else "",
-            observed=name,
-        )
+        lost, twice = sum(one.lost for one in seen), sum(one.twice for one in seen)
+        note(meaning, "moto", len(seen), name, lost=lost, twice=twice)
 
 
 def writes(name: str) -> list[int]:
