@@ -66,7 +66,7 @@ class Answer(NamedTuple):
         tokens: as reported.
         members: the result's members as JSON; empty if it is not an object.
         is_known: whether the result has a known shape, so that no text means that the model gave
-            none.
+            none; of an unknown one it has no text.
         reasoning: the text of the model's reasoning; None if it gave none.
     """
 
@@ -129,7 +129,7 @@ def flaw_of(answer: Answer) -> tuple[str, str]:
     text, code = without_thoughts(answer.text or "").strip(), ""
     is_cut = answer.finish == "length"
     if not text and not answer.calls:
-        code = "empty_answer" if answer.is_known or answer.text is not None else ""
+        code = "empty_answer" if answer.is_known else ""
     elif is_cut or _is_cut_json(json_in(text)):
         code = "truncated_answer"
     is_full = code == "empty_answer" and is_cut

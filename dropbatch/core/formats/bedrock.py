@@ -223,7 +223,7 @@ def _reason(answer: Answer, reasons: dict[str, str]) -> str:
 def message_object(given: Given) -> Output:
     """Anthropic's message; None if the answer is of an unknown shape."""
     answer, name, model, _ = given
-    if answer.text is None and not answer.calls and not answer.is_known:
+    if not (answer.is_known or answer.calls):
         return None
     content: list[dict[str, Any]] = []
     if answer.reasoning is not None:
@@ -247,7 +247,7 @@ def message_object(given: Given) -> Output:
 
 def _converse(given: Given) -> Output:
     answer = given.answer
-    if answer.text is None and not answer.calls and not answer.is_known:
+    if not (answer.is_known or answer.calls):
         return None
     blocks: list[dict[str, Any]] = []
     if answer.reasoning is not None:

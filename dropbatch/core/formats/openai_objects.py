@@ -56,11 +56,7 @@ def chat_completion(facts: BatchFacts, id_: int, result: Json) -> dict[str, Any]
     if found and all(one and members_of(one.get("message", NULL)) is not None for one in found):
         choices = [_chat_choice(name, index, one or {}) for index, one in enumerate(found)]
     else:
-        text = (
-            answer.text
-            if answer.text is not None or answer.is_known or answer.calls
-            else text_value(result)
-        )
+        text = answer.text if answer.is_known or answer.calls else text_value(result)
         message = _message(text, answer.calls, name)
         if answer.reasoning is not None:
             message["reasoning_content"] = answer.reasoning

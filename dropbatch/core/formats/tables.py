@@ -269,7 +269,7 @@ def answer_text(answer: Answer, result: Json) -> str:
     if not answer.text and answer.calls:
         calls = [{"name": call.name, "arguments": arguments_object(call)} for call in answer.calls]
         return compact(encode(calls)).decode(errors="replace")
-    if answer.text is None and not answer.is_known:
+    if not answer.is_known:
         return compact(result).decode(errors="replace")
     return without_thoughts(answer.text or "")
 

@@ -157,7 +157,7 @@ def _written(found: re.Match[bytes], content: bytes | str, model: Model) -> byte
     if len(content) > MAX_CONTENT_BYTES:
         message = f"{named} has more than {MAX_CONTENT_BYTES:,} bytes. Make it smaller."
         raise BadRecordError(member, message, "too_large")
-    wanted = "image/" if found[1] and member in _URLS else _KINDS.get(member, "")
+    wanted = "image/" if found[1] else _KINDS.get(member, "")
     if not kind or not kind.startswith(wanted):
         known = ", ".join(one for _, one in _SIGNATURES if one.startswith(wanted))
         raise BadRecordError(member, f"{named} is {kind or 'of no known type'}. Take {known}.")

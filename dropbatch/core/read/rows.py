@@ -30,7 +30,6 @@ ROWS_WINDOW_BYTES = 256 << 10
 MAX_LIMITS = 4
 """So many limits long a row may be to fail alone; of a longer one, a quote is probably open."""
 
-_LINE_END = b"\r\n"
 _EMPTY_ROWS = re.compile(rb"(?:\r?\n)++")
 _LONG_STRETCH = re.compile(rb"\n(?:\r?\n){16}")
 
@@ -87,12 +86,12 @@ def read_rows(
 
 def _window(match_row: _MatchRow, buffer: bytes, at: int, limit: int) -> RecordWindow:
     """Whole rows from `at` on, about a window of them."""
-    if buffer[at : at + 1] in _LINE_END and (empty := _EMPTY_ROWS.match(buffer, at)):
+    if empty := _EMPTY_ROWS.match(buffer, at):
         return RecordWindow([b""], [empty.end() - at], [buffer.count(b"\n", at, empty.end())])
     last, end = buffer.rfind(b"\n", at, at + ROWS_WINDOW_BYTES) + 1, at + ROWS_WINDOW_BYTES
-    if stretch := _LONG_STRETCH.search(buffer, at, max(last, at)):
+    if stretch := _LONG_STRETCH.search(buffer, at, last):
         last = end = stretch.start() + 1
-    section = buffer[at:last] if last > 0 else b""
+    section = buffer[at:last]
     if section and b'"' not in section:
         rows = section.split(b"\n")
         rows.pop()

@@ -312,6 +312,9 @@ def test_object_is_row_of_its_members():
     for template in ("title", "{title", "{{title}}"):
         error = error_of(reader_of, Form("objects"), target_of(LLAMA, template))
         assert error.code == "bad_options"
+    reader = reader_of(Form("objects"), target_of(BGE))
+    reader.convert([b'{"text":"a","tone":1}', b'{"text":"b"}'])
+    assert reader.unused == ["tone"]
 
 
 @pytest.mark.parametrize(
@@ -390,6 +393,8 @@ def test_answer_that_needs_quotes_has_them():
         ({"text": "spoken", "word_count": 1}, "spoken"),
         ({"response": {"a": [1, 2]}}, '{"a":[1,2]}'),
         ({"shape": [1, 2], "data": [[0.5, 1]]}, '{"shape":[1,2],"data":[[0.5,1]]}'),
+        ({"response": "Hi", "tool_calls": [{"name": "f", "arguments": {}}]}, "Hi"),
+        ({"tool_calls": [{"name": "f", "arguments": {}}]}, '[{"name":"f","arguments":{}}]'),
     ],
 )
 def test_answer_is_its_text_or_compact_json(result, answer):

@@ -72,6 +72,8 @@ CUTS = [
     ((20, 20, 20), 2, LIMIT, [2, 1]),
     ((20, 20, 20), 3, LIMIT, [3]),
     ((20, 20, 20), 4, LIMIT, [3]),
+    # some that are read together, of which the first go into the batch before
+    ((20,) * 19, 12, LIMIT, [12, 7]),
 ]
 
 
@@ -81,6 +83,12 @@ def test_batch_ends_at_its_limits(block, sizes, most, size, records):
     cuts = cuts_of(plan_of((most, WRAPPING + size)), lines_of(*sizes), block)
     assert [len(one.rows) for one in cuts] == records
     assert sum(one.sendable for one in cuts) == len(sizes)
+    assert cuts[-1].end.offset == len(lines_of(*sizes))
+
+
+def test_what_is_kept_of_records_that_cannot_be_sent_takes_room():
+    cuts = cuts_of(plan_of((99, WRAPPING + 100)), (b'{"text":"' + b"x" * 20 + b"\n") * 9)
+    assert [len(one.rows) for one in cuts] == [2, 2, 2, 2, 1]
 
 
 # ── what is said of each record ───────────────────────────────────────────────────────────────────

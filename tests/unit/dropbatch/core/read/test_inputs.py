@@ -204,9 +204,9 @@ def text(content: bytes, kind: str = "") -> str:
     return (f"data:{kind};base64," if kind else "") + base64.b64encode(content).decode()
 
 
-def attached(record: bytes, model: str = SEEING):
+def attached(record: bytes, model: str = SEEING, contents=CONTENTS):
     def load(wanted):
-        return (CONTENTS.get(name, f"{name} is missing.") for name in wanted)
+        return (contents.get(name, f"{name} is missing.") for name in wanted)
 
     (found,) = attach([Converted(marked(record), b"7")], load, find_model(model))
     return found
@@ -264,6 +264,20 @@ def test_record_whose_object_does_not_fit_fails_alone(record, words):
     assert isinstance(found, RecordFault)
     assert (found.code, found.reference) == ("bad_record", b"7")
     assert found.message.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(7_500_000, "s3: Its objects make it larger"), (7_500_001, "url: 'a.png' has more than")],
+)
+def test_record_that_gets_too_large_fails_alone(size, words):
+    found = attached(b'{"url":{"s3":"a.png"}}', contents={"a.png": PNG.ljust(size)})
+    assert (found.code, found.message[: len(words)]) == ("too_large", words)
+
+
+def test_record_names_a_hundred_objects():
+    found = attached(b"[%b]" % b",".join([b'{"url":{"s3":"a.png"}}'] * 100))
+    assert json.loads(found.request) == [{"url": URL}] * 100
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dropbatch.core.read import rows
-from dropbatch.core.read.rows import OverlongRecord, read_rows
+from dropbatch.core.read.rows import OverlongRecord, read_rows, split_row
 from dropbatch.errors import UploadRefused
 from tests.support.uploads import in_blocks
 
@@ -87,6 +87,18 @@ def test_row_without_end_ends_the_reading(size):
     with pytest.raises(UploadRefused, match="begins in line 2 has more than") as raised:
         rows_of(b'a\n"' + b"x\n" * 4 * LIMIT, size)
     assert raised.value.code == "broken_document"
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(5, b"x" * 5), (4, OverlongRecord(b"xxxxx", 5))])
+def test_row_has_as_many_bytes_as_its_caller_allows(limit, kept):
+    (window,) = read_rows([b"xxxxx", b"\n"], b",", limit=limit)
+    assert window.records == [kept]
+    (window,) = read_rows([b"x" * 4 * limit, b"\n"], b",", limit=limit)
+    assert window.steps == [4 * limit + 1]
+
+
+def test_fields_after_a_quote_that_is_never_closed_are_part_of_it():
+    assert split_row(b'a,"b,c', b",") == [b"a", b'"b,c']
 
 
 tables = st.text(st.sampled_from('ab",\n\r\té'), max_size=80).map(str.encode)
