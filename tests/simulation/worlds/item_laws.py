@@ -261,7 +261,7 @@ class ItemLaws:
         is_ended = "ending" in new or "isolating" in new
         if is_ended or new["state"]["S"] != "ready":
             return
-        is_soon = number(new, "due_at") <= self.world.kernel.now + 10.0
+        is_soon = number(new, "due_at") <= number(new, "ready_at") + 10.0  # by one clock
         # One that failed for capacity, which waits, has no answer.
         if was == "queued" and is_soon:
             hours = float(os.environ["BATCH_DEADLINE_HOURS"])
