@@ -142,7 +142,8 @@ class ShareLaws:
         due, was, paused = (
             number(*one) for one in ((new, "due_at"), (old, "paused"), (new, "paused"))
         )
-        waits = due - min(number(old, "due_at"), now)
+        decided = now - sum(self.world.calls.held_up.values())  # at the earliest
+        waits = due - min(number(old, "due_at"), decided)
         most = min(was + max(waits, 0.0), max(due - since, was))
         if not min(was, due - since) - SLACK <= paused <= most + SLACK:
             self.laws.broken(
