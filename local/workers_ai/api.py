@@ -23,10 +23,8 @@ from local.workers_ai.codes import ApiError, error
 from local.workers_ai.complete import answers, completed
 from local.workers_ai.edge import Verdict, Windows
 from local.workers_ai.faults import Call, Fault, Faults, asked, by_chance
-from local.workers_ai.models.answers import answer_all
 from local.workers_ai.models.catalogue import MODELS, Model
-from local.workers_ai.models.embed import embedder
-from local.workers_ai.models.schemas import problem, read_requests
+from local.workers_ai.models.schemas import read_requests
 from local.workers_ai.queues.service import QueueService, read_call, refusal
 from local.workers_ai.replies import FOREVER, Reply
 
@@ -49,14 +47,9 @@ class _Run(NamedTuple):
 
 
 class WorkersAI:
-    """The API. Safe to call from several threads.
+    """The API, with switches and scripted faults, on a clock of Unix seconds.
 
-    Only counting and bookkeeping happen under its lock.
-
-    Args:
-        behaviour: The switches.
-        faults: Scripted faults, queued from the start.
-        now: The clock, in Unix seconds.
+    Safe to call from several threads: counting and bookkeeping happen under its lock.
     """
 
     def __init__(
@@ -96,7 +89,7 @@ class WorkersAI:
             self._faults.add(*faults)
 
     def clear_faults(self) -> None:
-        """Forget the queued faults."""
+        """Forget the queued faults. Batches that are already marked stay marked."""
         with self._lock:
             self._faults.clear()
 
@@ -144,9 +137,7 @@ class WorkersAI:
         is_free = isinstance(found, edge.Route) and found.is_of_messages
         limit = 0 if is_free or "cf-worker" in given else behaviour.global_limit
         with self._lock:
-            window = self._window(
-                given.get("cf-worker", given.get("authorization", "")), now, limit
-            )
+            window = self._window(given.get("authorization", ""), now, limit)
         if not window.allowed:
             reply = replies.failure(error(971), behaviour, ceil(window.seconds))
         elif isinstance(found, ApiError):
@@ -156,7 +147,7 @@ class WorkersAI:
             kind = run.call
             reply = self._run(run, given)
         elif found.resource in ("queues", "subscriptions"):
-            reply = self._of_queues(method, found, query, given, body, now)
+            reply = self._of_queues(method, found, query, given.get("authorization"), body, now)
         else:
             reply = account.answer(found, given.get("authorization"), query, behaviour)
         with self._lock:
@@ -181,22 +172,18 @@ class WorkersAI:
         method: str,
         route: edge.Route,
         query: str,
-        headers: Mapping[str, str],
+        authorization: str | None,
         body: bytes,
         now: float,
     ) -> Reply:
         """Queues and event subscriptions."""
         behaviour = self._behaviour
         with self._lock:
-            faults = self._faults.take("queues", "", (route.rest.encode(), body))
-            faults += by_chance(
-                behaviour.fault_rates, "queues", behaviour.seed, *self._draw(None, body)
-            )
-            self._struck.update(fault.kind for fault in faults)
+            faults = self._strikes("queues", "", (route.rest.encode(), body), None, body)
             strike = next(iter(faults), None)
             if strike is not None and strike.nature.stage == "instead":
                 return replies.instead(strike, behaviour)
-            reply = refusal(headers.get("authorization"), route.account, behaviour)
+            reply = refusal(authorization, route.account, behaviour)
             if reply is None:
                 call = read_call(route.account, route.rest, query, body, behaviour, now)
                 reply = self._queues.handle(method, call, route.resource)
@@ -210,31 +197,33 @@ class WorkersAI:
             sent = msgspec.json.decode(body) if body else None
         except (msgspec.DecodeError, UnicodeDecodeError):
             sent = None
-        asked = (
-            sent.get("request_id") if isinstance(sent, dict) and "requests" not in sent else None
-        )
+        is_poll = isinstance(sent, dict) and "requests" not in sent
+        asked = sent.get("request_id") if is_poll and isinstance(sent, dict) else None
         call: Call = "sync"
         if isinstance(asked, str):
             call = "poll"
         elif parse_qs(query).get("queueRequest") == ["true"]:
             call = "submit"
-        behaviour = self._behaviour
         with self._lock:
-            batch = self._batches.find(asked, behaviour, now) if isinstance(asked, str) else None
+            known = isinstance(asked, str)
+            batch = self._batches.find(str(asked), self._behaviour, now) if known else None
             bodies = SearchedBodies(self._batches, batch, body)
-            faults = self._faults.take(call, route.model, bodies)
-            if behaviour.fault_rates:
-                faults += by_chance(
-                    behaviour.fault_rates, call, behaviour.seed, *self._draw(batch, body)
-                )
-            self._struck.update(fault.kind for fault in faults)
+            faults = self._strikes(call, route.model, bodies, batch, body)
         return _Run(route, call, sent, body, batch, tuple(faults), now)
 
-    def _draw(self, batch: Batch | None, body: bytes) -> tuple[str | int, ...]:
-        """What this call's chance is drawn from."""
-        about = batch.request_id if batch else sha256(body).hexdigest()
-        self._sent[about] += 1
-        return about, self._sent[about]
+    def _strikes(
+        self, call: Call, model: str, bodies: Iterable[bytes], batch: Batch | None, body: bytes
+    ) -> list[Fault]:
+        """The faults that strike a call: those scripted, and those by chance."""
+        behaviour = self._behaviour
+        faults = self._faults.take(call, model, bodies)
+        if behaviour.fault_rates:
+            about = batch.request_id if batch else sha256(body).hexdigest()
+            self._sent[about] += 1
+            draw = behaviour.seed, about, self._sent[about]
+            faults += by_chance(behaviour.fault_rates, call, *draw)
+        self._struck.update(fault.kind for fault in faults)
+        return faults
 
     def _run(self, run: _Run, headers: Mapping[str, str]) -> Reply:
         behaviour = self._behaviour
@@ -268,8 +257,6 @@ class WorkersAI:
         refused = self._refused(model, run)
         if refused is not None:
             return replies.failure(refused, behaviour)
-        if run.call == "sync" and isinstance(run.sent, dict) and "requests" not in run.sent:
-            return self._single(model, run.sent)
         requests, wrong = read_requests(model, run.sent, behaviour)
         if wrong is not None:
             return replies.failure(wrong, behaviour)
@@ -277,22 +264,18 @@ class WorkersAI:
             batch = self._batches.accept(
                 run.route.account, model.name, run.body, requests, behaviour, run.now
             )
-            batch.inline = run.call == "sync" or any(
-                fault.kind == "sync_answer" for fault in run.faults
-            )
-            if batch.inline:
-                self._batches.forget(batch)
+            kinds = {fault.kind for fault in run.faults}
+            batch.inline = run.call == "sync" or "sync_answer" in kinds
             self._mark(batch, run.faults, lambda: requests, run.now)
             batch.faults = tuple(fault for fault in run.faults if fault.nature.stage == "batch")
-            if not batch.inline:
+            if batch.inline:
+                self._batches.forget(batch)
+            else:
                 self._queues.accepted(batch, run.now, behaviour)
         taken = batch.accepted_at - run.now
         if batch.inline:
             return replace(self._finished(batch, requests, batch.faults, 0), delay=taken)
-        result: dict[str, Any] = {"status": "queued", "request_id": batch.shown_id(behaviour)}
-        if behaviour.empty_array:
-            result[behaviour.empty_array] = []
-        result["model"] = model.name
+        result = self._waits("queued", batch) | {"model": model.name}
         reply = replies.success(result, behaviour, behaviour.submit_status)
         return replace(reply, delay=taken)
 
@@ -305,15 +288,6 @@ class WorkersAI:
         if not isinstance(run.sent, dict):
             return error(5006, "AiError: Bad input: the body is no JSON object")
         return None
-
-    def _single(self, model: Model, request: dict[str, Any]) -> Reply:
-        """A plain synchronous run of one request."""
-        behaviour = self._behaviour
-        wrong = problem(model.name, request, "", behaviour)
-        if wrong is not None:
-            return replies.failure(error(5006, wrong), behaviour)
-        (answer,) = answer_all(model, [request], embedder(behaviour.embedder))
-        return replies.success(msgspec.Raw(answer.result), behaviour)
 
     def _mark(
         self, batch: Batch, faults: Iterable[Fault], requests: Callable[[], list[Any]], now: float
@@ -329,18 +303,18 @@ class WorkersAI:
             elif fault.kind == "forgotten":
                 self._batches.forget(batch)
             elif fault.kind == "item_fails":
-                sent, attempts, failure = (
-                    requests(),
-                    dict[bytes, int](),
-                    error(fault.code or 3040, fault.message),
-                )
-                for index in fault.chosen(sent, batch.request_id):
-                    text = msgspec.json.encode(asked(sent[index]))
-                    # The same request twice in one batch is one attempt, whatever reference it has.
-                    if fault.first and text not in attempts:
-                        attempts[text] = self._batches.attempt(fault, text)
-                    if not fault.first or attempts[text] <= fault.first:
-                        batch.failing[index] = failure
+                self._mark_items(batch, fault, requests())
+
+    def _mark_items(self, batch: Batch, fault: Fault, sent: list[Any]) -> None:
+        """Record in a batch which of its items will fail."""
+        attempts = dict[bytes, int]()
+        for index in fault.chosen(sent, batch.request_id):
+            text = msgspec.json.encode(asked(sent[index]))
+            # The same request twice in one batch is one attempt, whatever reference it has.
+            if fault.first and text not in attempts:
+                attempts[text] = self._batches.attempt(fault, text)
+            if not fault.first or attempts[text] <= fault.first:
+                batch.failing[index] = error(fault.code or 3040, fault.message)
 
     # --- Poll
 
@@ -348,8 +322,7 @@ class WorkersAI:
         behaviour = self._behaviour
         batch = run.batch
         if batch is None or (batch.account, batch.model) != (run.route.account, run.route.model):
-            said = "AiError: request not found"
-            unknown = ApiError(404, 10404, said)
+            unknown = ApiError(404, 10404, "AiError: request not found")
             return replies.failure(unknown, behaviour)
         with self._lock:
             self._mark(batch, run.faults, lambda: self._sent_requests(batch), run.now)
@@ -371,12 +344,16 @@ class WorkersAI:
         requests: list[Any] = msgspec.json.decode(self._batches.body(batch)).get("requests", [])
         return requests
 
+    def _waits(self, word: str, batch: Batch) -> dict[str, Any]:
+        """The `result` of a batch that is not finished."""
+        behaviour = self._behaviour
+        result = {"status": word, "request_id": batch.shown_id(behaviour)}
+        return result | ({behaviour.empty_array: []} if behaviour.empty_array else {})
+
     def _pending(self, batch: Batch, now: float) -> Reply:
         behaviour = self._behaviour
         word = behaviour.queued_word if now < batch.running_at else behaviour.running_word
-        result: dict[str, Any] = {"status": word, "request_id": batch.shown_id(behaviour)}
-        if behaviour.empty_array:
-            result[behaviour.empty_array] = []
+        result = self._waits(word, batch)
         if any(fault.kind == "partial" for fault in batch.faults):
             sent = self._sent_requests(batch)
             result = completed(batch, sent, behaviour, batch.faults, batch.answers, now) | result
@@ -405,12 +382,8 @@ class WorkersAI:
         if behaviour.batch_failure == "envelope":
             return replies.failure(failure, behaviour)
         said = {"code": failure.code, "message": failure.message}
-        result = {
-            "status": behaviour.batch_failure,
-            "request_id": batch.shown_id(behaviour),
-            "error": said,
-        }
-        return replies.success(result, behaviour)
+        result = {"status": behaviour.batch_failure, "request_id": batch.shown_id(behaviour)}
+        return replies.success({**result, "error": said}, behaviour)
 
     def _finished(
         self, batch: Batch, requests: list[Any], faults: tuple[Fault, ...], earlier: int

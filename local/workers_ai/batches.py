@@ -48,18 +48,12 @@ class Batch:
 
     def bill(self) -> dict[str, Any]:
         """What the account is charged for, and how it was polled."""
-        return {
-            "request_id": self.request_id,
-            "account": self.account,
-            "model": self.model,
-            "count": self.count,
-            "sha256": self.sha256,
+        names = "request_id", "account", "model", "count", "sha256", "inline", "polls", "answers"
+        ends = None if self.completes_at == float("inf") else self.completes_at
+        return {name: getattr(self, name) for name in names} | {
             "time": self.accepted_at,
-            "completes_at": None if self.completes_at == float("inf") else self.completes_at,
-            "inline": self.inline,
+            "completes_at": ends,
             "failed": self.failure is not None,
-            "polls": self.polls,
-            "answers": self.answers,
         }
 
 

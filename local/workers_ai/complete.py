@@ -1,11 +1,7 @@
-"""The body of a completed batch.
-
-Answers as items, spoilt by faults, in the shape of the model's queue.
-
-How long a batch takes, and whether it fails as a whole, is decided earlier.
-"""
+"""The body of a completed batch: items, spoilt by faults, in the shape of the model's queue."""
 
 import random
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -16,8 +12,11 @@ from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import ApiError
 from local.workers_ai.faults import Fault
 from local.workers_ai.models.answers import Answer, answer_all
-from local.workers_ai.models.catalogue import MODELS, Family, Model
+from local.workers_ai.models.catalogue import GENERATION, MODELS, Family, Model
 from local.workers_ai.models.embed import embedder
+
+Item = dict[str, Any]
+Items = list[Item]
 
 
 def completed(
@@ -28,25 +27,14 @@ def completed(
     earlier: int = 0,
     now: float = inf,
 ) -> dict[str, Any]:
-    """The `result` of a finished batch.
+    """The `result` of a finished batch; before it is finished, of the items that are.
 
-    Args:
-        batch: The batch.
-        requests: What was sent.
-        behaviour: The switches.
-        faults: The batch's own and those that strike this poll.
-        earlier: Complete answers given before this one.
-        now: When it is asked for; before it is finished, the result holds the items that are.
+    `faults` are the batch's own and those that strike this poll, `earlier` its complete answers.
     """
     model = MODELS[batch.model]
     good = [index for index in range(len(requests)) if index not in batch.failing]
-    answers_of = dict(
-        zip(
-            good,
-            reported(model, [requests[index] for index in good], behaviour),
-            strict=True,
-        )
-    )
+    made = reported(model, [requests[index] for index in good], behaviour)
+    answers_of = dict(zip(good, made, strict=True))
     items = [
         _item(index, request, answers_of.get(index), batch.failing.get(index), behaviour)
         for index, request in enumerate(requests)
@@ -59,21 +47,14 @@ def completed(
     if behaviour.shuffle:
         random.Random(f"{behaviour.seed} {batch.request_id}").shuffle(items)
     shape = behaviour.shapes.get(model.name) or behaviour.shapes.get("*") or model.shape
-    result: dict[str, Any] = {}
-    if behaviour.completed_status:
-        result["status"] = behaviour.completed_status
+    status = {"status": behaviour.completed_status} if behaviour.completed_status else {}
     if shape == "B":
-        result["results"] = items
-    else:
-        result["responses"] = [_with_id(item) for item in items]
-    if shape == "A":
-        told = [answer for index, answer in answers_of.items() if index < _done(batch, now)]
-        prompt, completion = (
-            sum(one.prompt_tokens for one in told),
-            sum(one.completion_tokens for one in told),
-        )
-        result["usage"] = usage(prompt, completion, behaviour)
-    return result
+        return {**status, "results": items}
+    told = [answer for index, answer in answers_of.items() if index < _done(batch, now)]
+    prompt = sum(one.prompt_tokens for one in told)
+    completion = sum(one.completion_tokens for one in told)
+    shown = {"responses": [_with_id(item) for item in items]}
+    return {**status, **shown, "usage": usage(prompt, completion, behaviour)}
 
 
 _SUCCESS = {"true": True, "text": "true", "one": 1, "null": None}
@@ -86,11 +67,7 @@ _LLAMA_LIMIT = 256
 def reported(model: Model, requests: list[dict[str, Any]], behaviour: Behaviour) -> list[Answer]:
     """The answers; if the switches say so, the tokens of generated texts are drawn."""
     made = answer_all(model, requests, embedder(behaviour.embedder))
-    if not behaviour.answer_tokens or model.family not in {
-        Family.LLAMA,
-        Family.CHAT,
-        Family.RESPONSES,
-    }:
+    if not behaviour.answer_tokens or model.task != GENERATION:
         return made
     fewest, most = behaviour.answer_tokens
     default = _LLAMA_LIMIT if model.family is Family.LLAMA else most
@@ -112,10 +89,8 @@ def usage(prompt: int, completion: int, behaviour: Behaviour) -> dict[str, Any]:
         counts |= {"input_tokens": prompt, "output_tokens": completion}
     counts["total_tokens"] = prompt + completion
     if behaviour.cached_share:
-        name = (
-            "input_tokens_details" if behaviour.usage_names == "input" else "prompt_tokens_details"
-        )
-        counts[name] = {"cached_tokens": int(prompt * behaviour.cached_share)}
+        name = "input" if behaviour.usage_names == "input" else "prompt"
+        counts[f"{name}_tokens_details"] = {"cached_tokens": int(prompt * behaviour.cached_share)}
     return counts
 
 
@@ -173,11 +148,8 @@ def _done(batch: Batch, now: float) -> int:
     if now >= batch.completes_at:
         return batch.count
     took = min(batch.completes_at - batch.running_at, 60.0)
-    return (
-        min(int(batch.count * max(now - batch.running_at, 0.0) / took), batch.count - 1)
-        if took
-        else 0
-    )
+    share = max(now - batch.running_at, 0.0) / took if took else 0.0
+    return min(int(batch.count * share), batch.count - 1)
 
 
 def _item(
@@ -215,54 +187,38 @@ def _failure(failure: ApiError, behaviour: Behaviour) -> dict[str, Any]:
     return shapes[behaviour.item_error]
 
 
-def _spoilt(
-    items: list[dict[str, Any]], fault: Fault, requests: list[dict[str, Any]], salt: str
-) -> list[dict[str, Any]]:
+def _spoilt(items: Items, fault: Fault, requests: Items, salt: str) -> Items:
     """The items after one fault."""
-    if fault.kind not in _SPOILERS:
-        return items
-    return _SPOILERS[fault.kind](items, fault.chosen(requests, salt), fault)
+    spoil = _SPOILERS.get(fault.kind)
+    return spoil(items, fault.chosen(requests, salt), fault) if spoil else items
 
 
-def _missing(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
+def _missing(items: Items, struck: set[int], _: Fault) -> Items:
     return [item for item in items if item["index"] not in struck]
 
 
-def _placeholder(
-    items: list[dict[str, Any]], struck: set[int], fault: Fault
-) -> list[dict[str, Any]]:
-    forms: dict[str, dict[str, Any]] = {
-        "null": {"success": None},
-        "queued": {"result": None, "status": "queued"},
-    }
-    beside = forms.get(fault.message, {})
-    return [
-        {"index": item["index"], **beside} if item["index"] in struck else item for item in items
-    ]
+def _placeholder(items: Items, struck: set[int], fault: Fault) -> Items:
+    queued: Item = {"result": None, "status": "queued"}
+    beside = {"null": {"success": None}, "queued": queued}.get(fault.message, {})
+    return _changed(items, struck, lambda item: {"index": item["index"], **beside})
 
 
-def _repeated(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
+def _repeated(items: Items, struck: set[int], _: Fault) -> Items:
     return items + [dict(item) for item in items if item["index"] in struck]
 
 
-def _contradicting(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
-    return items + [
-        {**item, "result": {"contradicts": True}} for item in items if item["index"] in struck
-    ]
+def _contradicting(items: Items, struck: set[int], _: Fault) -> Items:
+    others = [{**item, "result": {"contradicts": True}} for item in items]
+    return items + [item for item in others if item["index"] in struck]
 
 
-def _foreign(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
-    beyond = len(items)
-    return items + [
-        {**item, "index": beyond + item["index"], "external_reference": "foreign"}
-        for item in items
-        if item["index"] in struck
-    ]
+def _foreign(items: Items, struck: set[int], _: Fault) -> Items:
+    chosen = [{**item, "external_reference": "foreign"} for item in items]
+    chosen = [item for item in chosen if item["index"] in struck]
+    return items + [{**item, "index": len(items) + item["index"]} for item in chosen]
 
 
-def _swapped_reference(
-    items: list[dict[str, Any]], struck: set[int], _: Fault
-) -> list[dict[str, Any]]:
+def _swapped_reference(items: Items, struck: set[int], _: Fault) -> Items:
     """Rotate the references of the struck items; a single one swaps with its neighbour."""
     chosen = [item for item in items if item["index"] in struck]
     if len(chosen) == 1 and len(items) > 1:
@@ -273,47 +229,48 @@ def _swapped_reference(
     return items
 
 
-def _null_vectors(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
-    return [
-        _with_nulls(item) if item["index"] in struck and item.get("result") is not None else item
-        for item in items
-    ]
+def _null_reference(items: Items, struck: set[int], _: Fault) -> Items:
+    return _changed(items, struck, lambda item: {**item, "external_reference": None})
 
 
-def _with_nulls(item: dict[str, Any]) -> dict[str, Any]:
-    """An item whose vectors are what JSON makes of NaN."""
-    result = msgspec.json.decode(msgspec.json.encode(item["result"]))
-    inner = result.get("result", result)
-    inner["data"] = [[None] * len(vector) for vector in inner.get("data", [])]
-    return {**item, "result": result}
+def _null_vectors(items: Items, struck: set[int], _: Fault) -> Items:
+    """What JSON makes of NaN."""
+
+    def nulls(plain: bytes) -> bytes:
+        result = msgspec.json.decode(plain)
+        inner = result.get("result", result)
+        inner["data"] = [[None] * len(vector) for vector in inner.get("data", [])]
+        return msgspec.json.encode(result)
+
+    return _rewritten(items, struck, nulls)
 
 
-def _null_reference(
-    items: list[dict[str, Any]], struck: set[int], _: Fault
-) -> list[dict[str, Any]]:
-    for item in items:
-        if item["index"] in struck:
-            item["external_reference"] = None
-    return items
+def _giant(items: Items, struck: set[int], fault: Fault) -> Items:
+    def padded(plain: bytes) -> bytes:
+        padding = b"x" * (len(plain) * max(fault.factor - 1, 0))
+        return b'%b,"padding":"%b"}' % (plain[:-1], padding)
+
+    return _rewritten(items, struck, padded)
 
 
-def _giant(items: list[dict[str, Any]], struck: set[int], fault: Fault) -> list[dict[str, Any]]:
-    for item in items:
-        if item["index"] in struck and item.get("result") is not None:
-            plain = msgspec.json.encode(item["result"])
-            padding = b"x" * (len(plain) * max(fault.factor - 1, 0))
-            item["result"] = msgspec.Raw(b'%b,"padding":"%b"}' % (plain[:-1], padding))
-    return items
+def _deep(items: Items, struck: set[int], _: Fault) -> Items:
+    nested = b"[" * 2_000 + b"]" * 2_000
+    return _rewritten(items, struck, lambda plain: b'%b,"deep":%b}' % (plain[:-1], nested))
 
 
-def _deep(items: list[dict[str, Any]], struck: set[int], _: Fault) -> list[dict[str, Any]]:
-    for item in items:
-        if item["index"] in struck and item.get("result") is not None:
-            plain = msgspec.json.encode(item["result"])
-            item["result"] = msgspec.Raw(
-                b'%b,"deep":%b%b}' % (plain[:-1], b"[" * 2_000, b"]" * 2_000)
-            )
-    return items
+def _changed(items: Items, struck: set[int], change: Callable[[Item], Item]) -> Items:
+    return [change(item) if item["index"] in struck else item for item in items]
+
+
+def _rewritten(items: Items, struck: set[int], rewrite: Callable[[bytes], bytes]) -> Items:
+    """The items with other results, as JSON, in place of those that are struck."""
+
+    def change(item: Item) -> Item:
+        if item.get("result") is None:
+            return item
+        return {**item, "result": msgspec.Raw(rewrite(msgspec.json.encode(item["result"])))}
+
+    return _changed(items, struck, change)
 
 
 _SPOILERS = {

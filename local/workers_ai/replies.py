@@ -78,37 +78,25 @@ def success(result: object, behaviour: Behaviour, status: int = 200, **beside: o
     return Reply(status=status, headers=(JSON,), body=body)
 
 
-def failure(
-    problem: ApiError, behaviour: Behaviour, retry_after: int = -1, *more: ApiError
-) -> Reply:
+def failure(problem: ApiError, behaviour: Behaviour, retry_after: int = -1) -> Reply:
     """A reply that holds errors, with `retry-after` unless that is negative."""
+    told = {"code": problem.code, "message": problem.message}
+    inner = {"internalCode": problem.code, "message": problem.message}
     if problem.code in GATEWAYS_OWN:
-        body: dict[str, Any] = {
-            "success": False,
-            "error": [{"code": problem.code, "message": problem.message}],
-            "name": "AiGatewayError",
-            "httpCode": problem.status,
-            "internalCode": problem.code,
-            "message": problem.message,
-        }
+        body: dict[str, Any] = {"success": False, "error": [told], "httpCode": problem.status}
+        body |= inner | {"name": "AiGatewayError"}
     elif behaviour.envelope:
-        body = {}
-        if behaviour.error_result != "absent":
-            body["result"] = None if behaviour.error_result == "null" else {}
-        body["success"] = False
-        body["errors"] = [{"code": one.code, "message": one.message} for one in (problem, *more)]
-        body["messages"] = []
-    else:
-        body = {
-            "internalCode": problem.code,
-            "name": "InferenceUpstreamError",
-            "message": problem.message,
-            "description": problem.message,
+        forms: dict[str, dict[str, Any]] = {
+            "null": {"result": None},
+            "empty": {"result": {}},
+            "absent": {},
         }
-    headers = [JSON]
-    if retry_after >= 0:
-        headers.append(("retry-after", str(retry_after)))
-    return Reply(status=problem.status, headers=tuple(headers), body=msgspec.json.encode(body))
+        body = forms[behaviour.error_result]
+        body |= {"success": False, "errors": [told], "messages": []}
+    else:
+        body = inner | {"name": "InferenceUpstreamError", "description": problem.message}
+    headers = (JSON, ("retry-after", str(retry_after))) if retry_after >= 0 else (JSON,)
+    return Reply(status=problem.status, headers=headers, body=msgspec.json.encode(body))
 
 
 def compressed(reply: Reply) -> Reply:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from local.workers_ai import worker
+from local.workers_ai import replies, worker
 from local.workers_ai.api import WorkersAI
 from local.workers_ai.behaviour import Behaviour, SwitchError
-from local.workers_ai.codes import ApiError, error
+from local.workers_ai.codes import error
 from local.workers_ai.faults import Fault
 from local.workers_ai.replies import JSON, Reply
 
@@ -71,18 +71,4 @@ def _gateways_refusal(headers: Mapping[str, str], behaviour: Behaviour) -> Reply
     """AI Gateway's answer to a call without the token that it wants; None if it lets it pass."""
     token = behaviour.gateway_token
     is_right = not token or headers.get("cf-aig-authorization") == f"Bearer {token}"
-    return None if is_right else _refusal(error(2009))
-
-
-def _refusal(problem: ApiError) -> Reply:
-    """An error of the gateway itself, in its own form: the array is `error`, not `errors`."""
-    body = {
-        "success": False,
-        "result": [],
-        "messages": [],
-        "error": [{"code": problem.code, "message": problem.message}],
-        "name": "AiGatewayError",
-        "internalCode": problem.code,
-        "message": problem.message,
-    }
-    return Reply(status=problem.status, headers=(JSON,), body=msgspec.json.encode(body))
+    return None if is_right else replies.failure(error(2009), behaviour)

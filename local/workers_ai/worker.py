@@ -25,7 +25,8 @@ MAX_REPLY_CHARACTERS = 20_000_000
 _MODEL = re.compile(r"/run/(@(?:cf|hf)/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+)")
 _ACCOUNT = "0" * 32
 _MAX_MESSAGE_CHARACTERS = 500
-_OK, _REDIRECT, _BAD_GATEWAY = 200, 300, 502
+_OK, _REDIRECT = 200, 300
+_WITHOUT_CODE = Reply(status=502, body=b"The AI binding failed without a code.\n")
 _TABLE = Path(__file__).parents[2] / "worker/src/errors.ts"
 STATUSES = {
     int(code): int(status)
@@ -87,26 +88,21 @@ def _passed_on(reply: Reply) -> Reply:
     if not reply.status or (reply.cut is not None and reply.cut_after is None):
         return reply
     passed = _translated(reply)
-    return replace(
-        passed, delay=reply.delay, pace=reply.pace, cut=reply.cut, cut_after=_cut_at(reply, passed)
-    )
-
-
-def _cut_at(reply: Reply, passed: Reply) -> int | None:
-    return None if reply.cut_after is None else min(reply.cut_after, len(passed.body) // 2)
+    at = None if reply.cut_after is None else min(reply.cut_after, len(passed.body) // 2)
+    return replace(passed, delay=reply.delay, pace=reply.pace, cut=reply.cut, cut_after=at)
 
 
 def _translated(reply: Reply) -> Reply:
     try:
         outer = _decode(reply.body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return Reply(status=_BAD_GATEWAY, body=b"The AI binding failed without a code.\n")
+        return _WITHOUT_CODE
     if outer.internalCode:
         return _failure(error(outer.internalCode)._replace(message=outer.description))
     if outer.errors:
         return _failure(error(int(outer.errors[0]["code"]), str(outer.errors[0]["message"])))
     if not _OK <= reply.status < _REDIRECT:
-        return Reply(status=_BAD_GATEWAY, body=b"The AI binding failed without a code.\n")
+        return _WITHOUT_CODE
     bare = reply.body if outer.success is None else bytes(outer.result)
     if len(bare) > MAX_REPLY_CHARACTERS:
         return _failure(error(3006, "The reply is larger than this Worker can pass on."))
@@ -114,10 +110,6 @@ def _translated(reply: Reply) -> Reply:
 
 
 def _failure(problem: ApiError) -> Reply:
-    body = {
-        "success": False,
-        "errors": [{"code": problem.code, "message": problem.message[:_MAX_MESSAGE_CHARACTERS]}],
-    }
-    return Reply(
-        status=STATUSES.get(problem.code, 500), headers=(JSON,), body=msgspec.json.encode(body)
-    )
+    told = {"code": problem.code, "message": problem.message[:_MAX_MESSAGE_CHARACTERS]}
+    body = msgspec.json.encode({"success": False, "errors": [told]})
+    return Reply(status=STATUSES.get(problem.code, 500), headers=(JSON,), body=body)

@@ -1,6 +1,4 @@
-"""The answer to one request.
-
-Each model family's result, made from the request alone, and its tokens.
+"""The answer to one request, made from the request alone, and its tokens.
 
 Vectors and scores come from an embedder. Everything else is made up, but always the same for the
 same request, so that a test can predict it: a translation is the text after its language in
@@ -31,26 +29,13 @@ class Answer(NamedTuple):
     completion_tokens: int = 0
 
 
-# One for each family.
 def answer_all(model: Model, requests: list[dict[str, Any]], embed: Embedder) -> list[Answer]:
     """The answers to requests that passed validation, in their order."""
-    match model.family:
-        case Family.EMBEDDING | Family.BGE_M3:
-            return _embeddings(model, requests, embed)
-        case Family.RERANKER:
-            return [_rerank(request, embed) for request in requests]
-        case Family.TRANSLATION:
-            return [_translation(request) for request in requests]
-        case Family.LLAMA:
-            return [_llama(request) for request in requests]
-        case Family.CHAT:
-            return [_chat(model, request) for request in requests]
-        case Family.RESPONSES:
-            return [_responses(model, request) for request in requests]
-        case Family.SPEECH_TO_TEXT:
-            return [_transcript(request) for request in requests]
-        case Family.TEXT_TO_SPEECH:
-            return [_speech(request) for request in requests]
+    if model.family in (Family.EMBEDDING, Family.BGE_M3):
+        return _embeddings(model, requests, embed)
+    if model.family is Family.RERANKER:
+        return [_rerank(request, embed) for request in requests]
+    return [_TEXTS[model.family](model, request) for request in requests]
 
 
 def expected_result(
@@ -59,13 +44,7 @@ def expected_result(
     *,
     embedder_choice: Literal["words", "hash"] = "hash",
 ) -> Any:  # Any JSON value.
-    """What the item of this request must hold under `result`, from a server with the same embedder.
-
-    Args:
-        model: Name of a model in the catalogue.
-        request: One element of `requests`.
-        embedder_choice: The server's switch `embedder`.
-    """
+    """What a request's item must hold under `result`, from a server with the same `embedder`."""
     (answer,) = answer_all(MODELS[model], [request], embedder(embedder_choice))
     return msgspec.json.decode(answer.result)
 
@@ -124,7 +103,7 @@ def _rerank(request: dict[str, Any], embed: Embedder) -> Answer:
 # --- Texts
 
 
-def _translation(request: dict[str, Any]) -> Answer:
+def _translation(_: Model, request: dict[str, Any]) -> Answer:
     translated = f"[{request['target_lang']}] {request['text']}"
     return Answer(
         msgspec.json.encode({"translated_text": translated}),
@@ -196,9 +175,8 @@ def _generate(request: dict[str, Any], default_tokens: int) -> _Generated:
         text = msgspec.json.encode(value).decode()
     else:
         text = f"Local answer {_digest(request)}: {prompt[:_ECHO]}"
-        most = 4 * (
-            request.get("max_completion_tokens") or request.get("max_tokens") or default_tokens
-        )
+        given = request.get("max_completion_tokens") or request.get("max_tokens")
+        most = 4 * (given or default_tokens)
         if len(text) > most:
             text, finish = text[:most], "length"
     return _Generated(text, value, finish, tokens(prompt), tokens(text))
@@ -208,28 +186,19 @@ def _instance(schema: object, prompt: str, depth: int = 0) -> Any:  # Any JSON v
     """The simplest value that fits a JSON schema, filled with the beginning of the prompt."""
     if not isinstance(schema, dict) or depth > _DEPTH:
         return None
-    if "const" in schema:
-        return schema["const"]
     if schema.get("enum"):
         return schema["enum"][0]
     kind = schema.get("type", "object" if "properties" in schema else "string")
-    if isinstance(kind, list):
-        kind = kind[0]
-    plain: dict[str, Any] = {
-        "integer": len(prompt),
-        "number": float(len(prompt)),
-        "boolean": True,
-        "null": None,
-    }
     if kind == "object":
         properties = schema.get("properties", {})
         return {name: _instance(inner, prompt, depth + 1) for name, inner in properties.items()}
     if kind == "array":
         return [_instance(schema.get("items", {}), prompt, depth + 1)]
+    plain = {"integer": len(prompt), "number": float(len(prompt)), "boolean": True}
     return plain.get(kind, prompt[:40])
 
 
-def _llama(request: dict[str, Any]) -> Answer:
+def _llama(_: Model, request: dict[str, Any]) -> Answer:
     made = _generate(request, default_tokens=256)
     result: dict[str, Any] = {
         "response": made.text if made.value is None else made.value,
@@ -296,13 +265,23 @@ def _responses(model: Model, request: dict[str, Any]) -> Answer:
 # --- Speech: no batch schema of these models is published, so both directions are invented
 
 
-def _transcript(request: dict[str, Any]) -> Answer:
+def _transcript(_: Model, request: dict[str, Any]) -> Answer:
     text = f"Local transcript {_digest(request)}"
     return Answer(
         msgspec.json.encode({"text": text, "word_count": len(text.split())}), 0, tokens(text)
     )
 
 
-def _speech(request: dict[str, Any]) -> Answer:
+def _speech(_: Model, request: dict[str, Any]) -> Answer:
     audio = base64.b64encode(f"Local speech: {request['text'][:_ECHO]}".encode()).decode()
     return Answer(msgspec.json.encode({"audio": audio}), tokens(request["text"]))
+
+
+_TEXTS = {
+    Family.TRANSLATION: _translation,
+    Family.LLAMA: _llama,
+    Family.CHAT: _chat,
+    Family.RESPONSES: _responses,
+    Family.SPEECH_TO_TEXT: _transcript,
+    Family.TEXT_TO_SPEECH: _speech,
+}

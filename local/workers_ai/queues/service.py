@@ -60,12 +60,11 @@ class Subscription:
     events: list[str]
 
 
-@dataclass(slots=True)
-class Answer:
-    """What a call answers with: a result, and for lists which page it is."""
+class Page(NamedTuple):
+    """A page of a list, and which one it is."""
 
-    result: object
-    info: dict[str, int] | None = None
+    result: list[Any]
+    info: dict[str, int]
 
 
 class RefusedError(Exception):
@@ -135,18 +134,20 @@ class QueueService:
             answer = act(self, asked)
         except RefusedError as refused:
             return replies.failure(refused.problem, asked.behaviour)
-        info: dict[str, Any] = {} if answer.info is None else {"result_info": answer.info}
-        return replies.success(answer.result, asked.behaviour, **info)
+        if isinstance(answer, Page):
+            info: dict[str, Any] = {"result_info": answer.info}
+            return replies.success(answer.result, asked.behaviour, **info)
+        return replies.success(answer, asked.behaviour)
 
     # --- Queues and consumers
 
-    def list_queues(self, asked: Asked) -> Answer:
+    def list_queues(self, asked: Asked) -> Page:
         """Queues, by name if one is asked for."""
         names = asked.query.get("name", [])
         found = [one for one in self._of(asked.account) if not names or one.name in names]
         return _page_of([_shown_queue(one) for one in found], asked, MOST_PULLED)
 
-    def create_queue(self, asked: Asked) -> Answer:
+    def create_queue(self, asked: Asked) -> object:
         """A new queue."""
         name = asked.sent.get("queue_name")
         is_name = isinstance(name, str) and name.replace("-", "").isalnum()
@@ -157,37 +158,37 @@ class QueueService:
         settings = _QUEUE_SETTINGS | _object_in(asked.sent, "settings")
         queue = Queue(self._new_id("queue", asked), str(name), asked.account, asked.now, settings)
         self._queues[queue.queue_id] = queue
-        return Answer(_shown_queue(queue))
+        return _shown_queue(queue)
 
-    def delete_queue(self, asked: Asked) -> Answer:
+    def delete_queue(self, asked: Asked) -> object:
         """A queue with its messages and its consumer."""
         del self._queues[self._queue(asked).queue_id]
-        return Answer(None)
+        return None
 
-    def list_consumers(self, asked: Asked) -> Answer:
+    def list_consumers(self, asked: Asked) -> object:
         """The consumer of a queue, if it has one."""
         queue = self._queue(asked)
-        return Answer([_shown_consumer(queue, queue.consumer)] if queue.consumer else [])
+        return [_shown_consumer(queue, queue.consumer)] if queue.consumer else []
 
-    def create_consumer(self, asked: Asked) -> Answer:
+    def create_consumer(self, asked: Asked) -> object:
         """A consumer for a queue that has none."""
         queue = self._queue(asked)
         if queue.consumer is not None:
             raise RefusedError(11004)
         queue.consumer = _consumer_in(self._new_id("consumer", asked), asked)
-        return Answer(_shown_consumer(queue, queue.consumer))
+        return _shown_consumer(queue, queue.consumer)
 
-    def change_consumer(self, asked: Asked) -> Answer:
+    def change_consumer(self, asked: Asked) -> object:
         """Another type or other settings for a consumer."""
         queue = self._queue(asked)
         if queue.consumer is None or queue.consumer.consumer_id != asked.parts[2]:
             raise RefusedError(11003)
         queue.consumer = _consumer_in(queue.consumer.consumer_id, asked)
-        return Answer(_shown_consumer(queue, queue.consumer))
+        return _shown_consumer(queue, queue.consumer)
 
     # --- Messages
 
-    def push_many(self, asked: Asked) -> Answer:
+    def push_many(self, asked: Asked) -> object:
         """Up to 100 messages."""
         queue, messages = self._queue(asked), asked.sent.get("messages")
         if not isinstance(messages, list) or not 1 <= len(messages) <= MOST_PULLED:
@@ -198,9 +199,9 @@ class QueueService:
             if len(content) > MAX_MESSAGE_BYTES:
                 raise RefusedError(10204)
             queue.put(content, kind, asked.now, float(queue.settings["delivery_delay"]))
-        return Answer(None)
+        return None
 
-    def pull(self, asked: Asked) -> Answer:
+    def pull(self, asked: Asked) -> object:
         """Messages with a lease each; an empty answer at once where there are none."""
         queue = self._queue(asked)
         if queue.consumer is None or queue.consumer.type != "http_pull":
@@ -212,9 +213,9 @@ class QueueService:
         seconds = asked.sent.get("visibility_timeout_ms", timeout) / 1000
         pulled = queue.pull(most, seconds, asked.now, asked.behaviour.seed)
         messages = [_shown_message(message, asked.behaviour) for message in pulled]
-        return Answer({"message_backlog_count": queue.backlog(asked.now), "messages": messages})
+        return {"message_backlog_count": queue.backlog(asked.now), "messages": messages}
 
-    def ack(self, asked: Asked) -> Answer:
+    def ack(self, asked: Asked) -> object:
         """Messages that are done with, and some to be handed out again."""
         queue = self._queue(asked)
         acks, retries = _entries_in(asked.sent, "acks"), _entries_in(asked.sent, "retries")
@@ -226,18 +227,18 @@ class QueueService:
         leases = [one["lease_id"] for one in acks + retries]
         late = [lease for lease, good in zip(leases, done + again, strict=True) if not good]
         warnings = dict.fromkeys(late, "the lease has ended")
-        return Answer({"ackCount": sum(done), "retryCount": sum(again), "warnings": warnings})
+        return {"ackCount": sum(done), "retryCount": sum(again), "warnings": warnings}
 
     # --- Subscriptions
 
-    def list_subscriptions(self, asked: Asked) -> Answer:
+    def list_subscriptions(self, asked: Asked) -> Page:
         """Subscriptions, by queue if one is asked for."""
         queues = asked.query.get("queue_id", [])
         of_account = self._subscribers(asked.account)
         found = [one for one in of_account if not queues or one.queue_id in queues]
         return _page_of([_shown_subscription(one) for one in found], asked, PER_PAGE)
 
-    def create_subscription(self, asked: Asked) -> Answer:
+    def create_subscription(self, asked: Asked) -> object:
         """A model's events go to a queue from now on."""
         sent, source = asked.sent, _object_in(asked.sent, "source")
         name, model = sent.get("name"), source.get("model_name")
@@ -259,21 +260,21 @@ class QueueService:
             if other.name == name or per == "source" or (per == "model" and other.model == model):
                 raise RefusedError(11902)
         self._subscriptions[subscription.id] = subscription
-        return Answer(_shown_subscription(subscription))
+        return _shown_subscription(subscription)
 
-    def change_subscription(self, asked: Asked) -> Answer:
+    def change_subscription(self, asked: Asked) -> object:
         """Another name, other events, on or off."""
         one, sent = self._subscription(asked), asked.sent
         one.events = _events_in(sent) if "events" in sent else one.events
         one.queue_id = self._destination_in(asked, one.queue_id)
         one.name = str(sent.get("name", one.name))
         one.enabled = bool(sent.get("enabled", one.enabled))
-        return Answer(_shown_subscription(one))
+        return _shown_subscription(one)
 
-    def delete_subscription(self, asked: Asked) -> Answer:
+    def delete_subscription(self, asked: Asked) -> object:
         """Nobody hears of these events any more."""
         subscription = self._subscriptions.pop(self._subscription(asked).id)
-        return Answer(_shown_subscription(subscription))
+        return _shown_subscription(subscription)
 
     # --- What events need
 
@@ -319,7 +320,7 @@ class QueueService:
         return drawn_id(what, asked.behaviour.seed, asked.account, self._made)
 
 
-_Act = Callable[[QueueService, Asked], Answer]
+_Act = Callable[[QueueService, Asked], object]
 _WORDS = ("consumers", "messages", "pull", "ack", "batch")
 _QUEUE_CALLS: dict[str, _Act] = {
     "GET": QueueService.list_queues,
@@ -374,12 +375,12 @@ def _consumer_in(consumer_id: str, asked: Asked) -> Consumer:
     return Consumer(consumer_id, asked.now, kind, settings)
 
 
-def _page_of(shown: list[Any], asked: Asked, size: int) -> Answer:
+def _page_of(shown: list[Any], asked: Asked, size: int) -> Page:
     """One page of a list, and which one it is."""
     number, size = count_in(asked.query, "page", 1), count_in(asked.query, "per_page", size)
     part = shown[(number - 1) * size : number * size]
     info = {"count": len(part), "page": number, "per_page": size, "total_count": len(shown)}
-    return Answer(part, info | {"total_pages": ceil(len(shown) / size)})
+    return Page(part, info | {"total_pages": ceil(len(shown) / size)})
 
 
 def _time(at: float) -> str:
