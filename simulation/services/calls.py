@@ -1,14 +1,16 @@
 """What all services share: a call takes time, lets others run, and may be its process's last."""
 
 from collections.abc import Callable
+from functools import wraps
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from simulation.kernel import DiedError, Kernel, Life
 from simulation.services.awkward import Awkward
 from simulation.services.errors import refused
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 SECONDS = {
     "dynamodb": (0.004, 0.012),
@@ -17,6 +19,27 @@ SECONDS = {
     "events": (0.01, 0.03),
 }
 """Shortest and longest usual duration of a call of each service, seconds."""
+
+
+def reads(operation: str) -> Callable[[F], F]:
+    """Make a method of a client a call without an effect that stays."""
+    return _called("read", operation)
+
+
+def writes(operation: str) -> Callable[[F], F]:
+    """Make a method of a client a call that changes something."""
+    return _called("write", operation)
+
+
+def _called(how: str, operation: str) -> Callable[[F], F]:
+    def decorated(method: F) -> F:
+        @wraps(method)
+        def called(self: Any, **given: Any) -> Any:
+            return getattr(self.calls, how)(operation, lambda: method(self, **given))
+
+        return cast(F, called)
+
+    return decorated
 
 
 class Calls:
@@ -29,6 +52,7 @@ class Calls:
         self.random: Random = kernel.random
         self.seconds = dict(SECONDS)
         """Shortest and longest duration of a call, seconds, by the first word of its operation."""
+        self.retries = 0
         self.total = 0
         self.by_operation: dict[str, int] = {}
         self.before: Callable[[Life, str], None] | None = None
@@ -68,21 +92,25 @@ class Calls:
             raise refused("ThrottlingException", operation)
         return effect()
 
-    def write(self, operation: str, effect: Callable[[int], T]) -> T:
-        """A call that changes something; `effect` gets the number of the SDK's earlier tries."""
+    def write(self, operation: str, effect: Callable[[], T]) -> T:
+        """A call that changes something; `retries` counts the SDK's earlier tries of it."""
         life = self.kernel.life()
         if life is None:
-            return effect(0)
+            return effect()
         place = self.places + 1
         self._pass(life, operation)
         if self.happens("throttled") or place == self.refused_at:
             raise refused("ThrottlingException", operation)
-        done = effect(0)
+        done = effect()
         if place == self.fails_at:
             raise refused("InternalServerError", operation, 500)
         if self.happens("answered_late") or place == self.lost_at:
             self._take(life, operation, 1.0)
-            done = effect(1)
+            self.retries = 1
+            try:
+                done = effect()
+            finally:
+                self.retries = 0
         self._take(life, operation, 0.5)
         return done
 

@@ -14,7 +14,7 @@ import msgspec
 from sortedcontainers import SortedDict
 
 from simulation.services import expressions
-from simulation.services.calls import Calls
+from simulation.services.calls import Calls, reads, writes
 from simulation.services.errors import EXCEPTIONS, refused
 from simulation.services.expressions import NotSimulatedError
 from simulation.services.table import Table, keyed
@@ -28,6 +28,8 @@ LARGE_VALUE_BYTES = 8 << 10
 """No update makes an item larger than it may be unless one of its values is at least this large."""
 MAX_KEYS = 100
 """Keys of one batch read."""
+BATCH_READ = {"Keys", "ConsistentRead", "ProjectionExpression", "ExpressionAttributeNames"}
+"""What such a read may say."""
 _NO_ITEMS = SortedDict()
 
 
@@ -56,6 +58,10 @@ def _size(wire: Wire) -> int:
 def may_have(wires: Wire, most: int) -> bool:
     """Whether values may have more bytes than that: a quick look."""
     return len(msgspec.json.encode(wires)) > most
+
+
+def _projected(items: list[Wire], text: str, names: dict[str, str]) -> list[Wire]:
+    return [expressions.projected(item, text, names) for item in items]
 
 
 class DynamoDB:
@@ -94,52 +100,36 @@ class DynamoDB:
 
     # ── the operations ────────────────────────────────────────────────────────────────────────────
 
+    @reads("dynamodb.get_item")
     def get_item(self, *, TableName: str, Key: Wire, ConsistentRead: bool = False) -> Wire:
         """Read one item; it is read consistently, whatever was asked for."""
         del ConsistentRead
-        return self.calls.read("dynamodb.get_item", lambda: self._get(TableName, Key))
-
-    def _get(self, table: str, key: Wire) -> Wire:
-        self._check(table)
-        item = self._read(self.key_of(key))
+        self._check(TableName)
+        item = self._read(self.key_of(Key))
         return {} if item is None else {"Item": item}
 
+    @reads("dynamodb.batch_get_item")
     def batch_get_item(self, *, RequestItems: dict[str, Any]) -> Wire:
         """Read several items; some keys may come back unprocessed."""
         ((table, asked),) = RequestItems.items()
         keys: list[Wire] = asked["Keys"]
-        if not 0 < len(keys) <= MAX_KEYS or not asked.keys() <= {
-            "Keys",
-            "ConsistentRead",
-            "ProjectionExpression",
-            "ExpressionAttributeNames",
-        }:
+        wanted = asked.get("ProjectionExpression", "")
+        names = asked.get("ExpressionAttributeNames", {})
+        if not 0 < len(keys) <= MAX_KEYS or not asked.keys() <= BATCH_READ:
             raise NotSimulatedError(f"batch_get_item {sorted(asked)} of {len(keys)} keys")
+        self._check(table)
+        if len({self.key_of(key) for key in keys}) < len(keys):
+            raise refused("ValidationException", "BatchGetItem")
+        left = [key for key in keys if self.calls.happens("unprocessed")]
+        read = [self._read(self.key_of(key)) for key in keys if key not in left]
+        found = [item for item in read if item is not None]
+        for look in self.lookers:
+            look([self.key_of(key) for key in keys], not left)
+        found = _projected(found, wanted, names) if wanted else found
+        rest = {"UnprocessedKeys": {table: {**asked, "Keys": left}}} if left else {}
+        return {"Responses": {table: found}, **rest}
 
-        wanted, names = (
-            asked.get("ProjectionExpression", ""),
-            asked.get("ExpressionAttributeNames", {}),
-        )
-
-        def read() -> Wire:
-            self._check(table)
-            if len({self.key_of(key) for key in keys}) < len(keys):
-                raise refused("ValidationException", "BatchGetItem")
-            left = [key for key in keys if self.calls.happens("unprocessed")]
-            found = [
-                item
-                for key in keys
-                if key not in left and (item := self._read(self.key_of(key))) is not None
-            ]
-            for look in self.lookers:
-                look([self.key_of(key) for key in keys], not left)
-            if wanted:
-                found = [expressions.projected(item, wanted, names) for item in found]
-            rest = {"UnprocessedKeys": {table: {**asked, "Keys": left}}} if left else {}
-            return {"Responses": {table: found}, **rest}
-
-        return self.calls.read("dynamodb.batch_get_item", read)
-
+    @writes("dynamodb.put_item")
     def put_item(
         self,
         *,
@@ -151,24 +141,15 @@ class DynamoDB:
     ) -> Wire:
         """Write a whole item."""
         item = {name: expressions.normal(wire) for name, wire in Item.items()}
+        self._check(TableName)
+        if may_have(item, MAX_ITEM_BYTES) and size_of(item) > MAX_ITEM_BYTES:
+            raise refused("ValidationException", "PutItem")
+        asked = ConditionExpression, ExpressionAttributeNames or {}, ExpressionAttributeValues or {}
+        self._test(f"PutItem {self.key_of(item)[1]}", self.key_of(item), *asked)
+        self._store(self.key_of(item), item)
+        return {}
 
-        def write(retries: int) -> Wire:
-            self._check(TableName)
-            if may_have(item, MAX_ITEM_BYTES) and size_of(item) > MAX_ITEM_BYTES:
-                raise refused("ValidationException", "PutItem")
-            self._test(
-                f"PutItem {self.key_of(item)[1]}",
-                self.key_of(item),
-                ConditionExpression,
-                ExpressionAttributeNames,
-                ExpressionAttributeValues,
-                retries,
-            )
-            self._store(self.key_of(item), item)
-            return {}
-
-        return self.calls.write("dynamodb.put_item", write)
-
+    @writes("dynamodb.update_item")
     def update_item(
         self,
         *,
@@ -183,31 +164,24 @@ class DynamoDB:
         """Change one item, or make it."""
         if ReturnValues not in {"NONE", "ALL_NEW", "UPDATED_NEW"}:
             raise NotSimulatedError(f"ReturnValues {ReturnValues}")
+        self._check(TableName)
+        key = self.key_of(Key)
+        names, values = ExpressionAttributeNames or {}, ExpressionAttributeValues or {}
+        largest = max(map(_size, values.values())) if may_have(values, LARGE_VALUE_BYTES) else 0
+        if largest > MAX_ITEM_BYTES:
+            raise refused("ValidationException", "UpdateItem")
+        self._test(f"UpdateItem {UpdateExpression}", key, ConditionExpression, names, values)
+        new = expressions.updated(self.items.get(key, Key), UpdateExpression, names, values)
+        if largest > LARGE_VALUE_BYTES and size_of(new) > MAX_ITEM_BYTES:
+            raise refused("ValidationException", "UpdateItem")
+        self.named = names.values()
+        self._store(key, new)
+        changed = (
+            new if ReturnValues == "ALL_NEW" else expressions.changed(new, UpdateExpression, names)
+        )
+        return {} if ReturnValues == "NONE" else {"Attributes": changed}
 
-        def write(retries: int) -> Wire:
-            self._check(TableName)
-            key = self.key_of(Key)
-            names, values = ExpressionAttributeNames or {}, ExpressionAttributeValues or {}
-            largest = max(map(_size, values.values())) if may_have(values, LARGE_VALUE_BYTES) else 0
-            if largest > MAX_ITEM_BYTES:
-                raise refused("ValidationException", "UpdateItem")
-            self._test(
-                f"UpdateItem {UpdateExpression}", key, ConditionExpression, names, values, retries
-            )
-            new = expressions.updated(self.items.get(key, Key), UpdateExpression, names, values)
-            if largest > LARGE_VALUE_BYTES and size_of(new) > MAX_ITEM_BYTES:
-                raise refused("ValidationException", "UpdateItem")
-            self.named = names.values()
-            self._store(key, new)
-            changed = (
-                new
-                if ReturnValues == "ALL_NEW"
-                else expressions.changed(new, UpdateExpression, names)
-            )
-            return {} if ReturnValues == "NONE" else {"Attributes": changed}
-
-        return self.calls.write("dynamodb.update_item", write)
-
+    @writes("dynamodb.delete_item")
     def delete_item(
         self,
         *,
@@ -218,23 +192,14 @@ class DynamoDB:
         ExpressionAttributeValues: Wire | None = None,
     ) -> Wire:
         """Delete one item."""
+        self._check(TableName)
+        key = self.key_of(Key)
+        asked = ConditionExpression, ExpressionAttributeNames or {}, ExpressionAttributeValues or {}
+        self._test("DeleteItem", key, *asked)
+        self._store(key, None)
+        return {}
 
-        def write(retries: int) -> Wire:
-            self._check(TableName)
-            key = self.key_of(Key)
-            self._test(
-                "DeleteItem",
-                key,
-                ConditionExpression,
-                ExpressionAttributeNames,
-                ExpressionAttributeValues,
-                retries,
-            )
-            self._store(key, None)
-            return {}
-
-        return self.calls.write("dynamodb.delete_item", write)
-
+    @reads("dynamodb.query")
     def query(  # noqa: PLR0913 - AWS has that many arguments
         self,
         *,
@@ -254,33 +219,21 @@ class DynamoDB:
         if Limit is not None and Limit < 1:
             raise refused("ValidationException", "Query")
         names = ExpressionAttributeNames or {}
-
-        def read() -> Wire:
-            self._check(TableName)
-            asked = KeyConditionExpression, names, ExpressionAttributeValues
-            if IndexName:
-                if self.described.index is None or IndexName != self.described.index.name:
-                    raise refused("ValidationException", "Query")
-                if ConsistentRead or not ScanIndexForward:
-                    raise NotSimulatedError("a consistent or backward read of the index")
-                answer = self._query_index(asked, Limit, ExclusiveStartKey, counts=bool(Select))
-                if ProjectionExpression and not Select:
-                    answer["Items"] = [
-                        expressions.projected(item, ProjectionExpression, names)
-                        for item in answer["Items"]
-                    ]
-                return answer
-            if not ConsistentRead or Select not in {"", "SPECIFIC_ATTRIBUTES"}:
-                raise NotSimulatedError("an inconsistent query of the table, or one that counts")
+        self._check(TableName)
+        asked = KeyConditionExpression, names, ExpressionAttributeValues
+        if IndexName:
+            if self.described.index is None or IndexName != self.described.index.name:
+                raise refused("ValidationException", "Query")
+            if ConsistentRead or not ScanIndexForward:
+                raise NotSimulatedError("a consistent or backward read of the index")
+            answer = self._query_index(asked, Limit, ExclusiveStartKey, counts=bool(Select))
+        elif not ConsistentRead or Select not in {"", "SPECIFIC_ATTRIBUTES"}:
+            raise NotSimulatedError("an inconsistent query of the table, or one that counts")
+        else:
             answer = self._query_table(asked, Limit, ExclusiveStartKey, forward=ScanIndexForward)
-            if ProjectionExpression:
-                answer["Items"] = [
-                    expressions.projected(item, ProjectionExpression, names)
-                    for item in answer["Items"]
-                ]
-            return answer
-
-        return self.calls.read("dynamodb.query", read)
+        if ProjectionExpression and "Items" in answer:
+            answer["Items"] = _projected(answer["Items"], ProjectionExpression, names)
+        return answer
 
     # ── how ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -365,29 +318,20 @@ class DynamoDB:
             raise refused("ResourceNotFoundException", "DynamoDB")
 
     def _test(
-        self,
-        operation: str,
-        key: Key,
-        text: str,
-        names: dict[str, str] | None,
-        values: Wire | None,
-        retries: int,
+        self, operation: str, key: Key, text: str, names: dict[str, str], values: Wire
     ) -> None:
         item = self.items.get(key, {})
-        if text and not expressions.condition(text)(item, names or {}, values or {}):
-            for read in self.readers:
-                read(key, None)
-            clauses = [text] if "BETWEEN" in text else text.split(" AND ")
-            failed = [
-                one
-                for one in clauses
-                if not expressions.condition(one)(item, names or {}, values or {})
-            ]
-            if not retries:  # Otherwise it finds what it has written itself.
-                self.refusals.add(f"{operation} if {' and '.join(failed)}")
-            raise refused(
-                "ConditionalCheckFailedException", operation.partition(" ")[0], retries=retries
-            )
+        if not text or expressions.condition(text)(item, names, values):
+            return
+        for read in self.readers:
+            read(key, None)
+        clauses = [text] if "BETWEEN" in text else text.split(" AND ")
+        failed = [one for one in clauses if not expressions.condition(one)(item, names, values)]
+        retries = self.calls.retries
+        if not retries:  # Otherwise it finds what it has written itself.
+            self.refusals.add(f"{operation} if {' and '.join(failed)}")
+        name = operation.partition(" ")[0]
+        raise refused("ConditionalCheckFailedException", name, retries=retries)
 
     def _store(self, key: Key, item: Wire | None) -> None:
         old = self.items.get(key)

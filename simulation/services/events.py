@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from simulation.services.calls import Calls
+from simulation.services.calls import Calls, writes
 from simulation.services.errors import EXCEPTIONS
 
 
@@ -16,11 +16,8 @@ class Events:
         self.calls = calls
         self.put: list[dict[str, Any]] = []
 
+    @writes("events.put_events")
     def put_events(self, *, Entries: list[dict[str, Any]]) -> dict[str, Any]:
         """Put events on the bus."""
-
-        def write(_retries: int) -> dict[str, Any]:
-            self.put += Entries
-            return {"FailedEntryCount": 0, "Entries": [{"EventId": "simulated"} for _ in Entries]}
-
-        return self.calls.write("events.put_events", write)
+        self.put += Entries
+        return {"FailedEntryCount": 0, "Entries": [{"EventId": "simulated"} for _ in Entries]}

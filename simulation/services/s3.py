@@ -11,7 +11,7 @@ from hashlib import md5
 from itertools import count
 from typing import IO, Any
 
-from simulation.services.calls import Calls
+from simulation.services.calls import Calls, reads, writes
 from simulation.services.errors import EXCEPTIONS, refused
 from simulation.services.expressions import NotSimulatedError
 
@@ -90,41 +90,35 @@ class S3:
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
+    @reads("s3.head_object")
     def head_object(self, *, Bucket: str, Key: str, VersionId: str = "") -> dict[str, Any]:
         """An object's size, ETag, version, time and metadata."""
+        found = self._find(Bucket, Key, VersionId)
+        if found is None:
+            raise refused("404", "HeadObject", 404)
+        if self.refuses("HeadObject", Key):
+            raise refused("403", "HeadObject", 403)  # HEAD has no body that could say more.
+        return found.described()
 
-        def read() -> dict[str, Any]:
-            found = self._find(Bucket, Key, VersionId)
-            if found is None:
-                raise refused("404", "HeadObject", 404)
-            if self.refuses("HeadObject", Key):
-                raise refused("403", "HeadObject", 403)  # HEAD has no body that could say more.
-            return found.described()
-
-        return self.calls.read("s3.head_object", read)
-
+    @reads("s3.get_object")
     def get_object(
         self, *, Bucket: str, Key: str, VersionId: str = "", IfMatch: str = "", Range: str = ""
     ) -> dict[str, Any]:
         """An object's bytes, or some of them."""
-
-        def read() -> dict[str, Any]:
-            found = self._find(Bucket, Key, VersionId)
-            if found is None:
-                raise refused("NoSuchVersion" if VersionId else "NoSuchKey", "GetObject", 404)
-            if IfMatch and IfMatch.strip('"') != found.etag:
-                raise refused("PreconditionFailed", "GetObject", 412)
-            if code := self.refuses("GetObject", Key):
-                raise refused(code, "GetObject", 403)
-            content = found.body
-            if Range:
-                first, _, last = Range.removeprefix("bytes=").partition("-")
-                if int(first) >= len(content):
-                    raise refused("InvalidRange", "GetObject", 416)
-                content = content[int(first) : int(last) + 1 if last else None]
-            return {**found.described(), "Body": _Body(content)}
-
-        return self.calls.read("s3.get_object", read)
+        found = self._find(Bucket, Key, VersionId)
+        if found is None:
+            raise refused("NoSuchVersion" if VersionId else "NoSuchKey", "GetObject", 404)
+        if IfMatch and IfMatch.strip('"') != found.etag:
+            raise refused("PreconditionFailed", "GetObject", 412)
+        if code := self.refuses("GetObject", Key):
+            raise refused(code, "GetObject", 403)
+        content = found.body
+        if Range:
+            first, _, last = Range.removeprefix("bytes=").partition("-")
+            if int(first) >= len(content):
+                raise refused("InvalidRange", "GetObject", 416)
+            content = content[int(first) : int(last) + 1 if last else None]
+        return {**found.described(), "Body": _Body(content)}
 
     def _find(self, bucket: str, key: str, version: str = "") -> Version | None:
         self._check(bucket, key)
@@ -148,7 +142,7 @@ class S3:
         del ContentType, ServerSideEncryption
         content = Body if isinstance(Body, bytes) else bytes(Body.read())
 
-        def write(_retries: int) -> dict[str, Any]:
+        def write() -> dict[str, Any]:
             self._check(Bucket, Key)
             self._test("PutObject", Key, IfNoneMatch, IfMatch)
             return self._store(
@@ -174,6 +168,7 @@ class S3:
 
     # ── joining ───────────────────────────────────────────────────────────────────────────────────
 
+    @writes("s3.create_multipart_upload")
     def create_multipart_upload(
         self,
         *,
@@ -185,92 +180,74 @@ class S3:
     ) -> dict[str, Any]:
         """Begin to join objects."""
         del ContentType, ServerSideEncryption
+        self._check(Bucket, Key)
+        upload_id = f"u{next(self._ids):08}"
+        self._uploads[upload_id] = _Upload(Key, Metadata or {})
+        return {"UploadId": upload_id}
 
-        def write(_retries: int) -> dict[str, Any]:
-            self._check(Bucket, Key)
-            upload_id = f"u{next(self._ids):08}"
-            self._uploads[upload_id] = _Upload(Key, Metadata or {})
-            return {"UploadId": upload_id}
-
-        return self.calls.write("s3.create_multipart_upload", write)
-
+    @writes("s3.upload_part_copy")
     def upload_part_copy(
         self, *, Bucket: str, Key: str, UploadId: str, PartNumber: int, CopySource: dict[str, str]
     ) -> dict[str, Any]:
         """Copy a whole object to its place among the parts."""
+        source = self._find(Bucket, CopySource["Key"])
+        if source is None:
+            raise refused("NoSuchKey", "UploadPartCopy", 404)
+        if not 0 < PartNumber <= MAX_PARTS:
+            raise refused("InvalidArgument", "UploadPartCopy")
+        self._upload(Key, UploadId).parts[PartNumber] = source
+        return {"CopyPartResult": {"ETag": f'"{_md5_of(source)}"'}}
 
-        def write(_retries: int) -> dict[str, Any]:
-            source = self._find(Bucket, CopySource["Key"])
-            if source is None:
-                raise refused("NoSuchKey", "UploadPartCopy", 404)
-            if not 0 < PartNumber <= MAX_PARTS:
-                raise refused("InvalidArgument", "UploadPartCopy")
-            self._upload(Key, UploadId).parts[PartNumber] = source
-            return {"CopyPartResult": {"ETag": f'"{_md5_of(source)}"'}}
-
-        return self.calls.write("s3.upload_part_copy", write)
-
+    @reads("s3.list_object_versions")
     def list_object_versions(
         self, *, Bucket: str, Prefix: str, KeyMarker: str = ""
     ) -> dict[str, Any]:
         """A page of the versions of objects, after those of a key."""
+        self._check(Bucket, Prefix)
+        found = sorted(
+            pair for pair in self._versions if pair[0].startswith(Prefix) and pair[0] > KeyMarker
+        )
+        page = found[:MAX_LISTED]
+        versions = [{"Key": key, "VersionId": version} for key, version in page]
+        if len(found) > len(page):
+            return {"Versions": versions, "IsTruncated": True, "NextKeyMarker": page[-1][0]}
+        return {"Versions": versions, "IsTruncated": False}
 
-        def read() -> dict[str, Any]:
-            self._check(Bucket, Prefix)
-            found = sorted(
-                pair
-                for pair in self._versions
-                if pair[0].startswith(Prefix) and pair[0] > KeyMarker
-            )
-            page = found[:MAX_LISTED]
-            versions = [{"Key": key, "VersionId": version} for key, version in page]
-            if len(found) > len(page):
-                return {"Versions": versions, "IsTruncated": True, "NextKeyMarker": page[-1][0]}
-            return {"Versions": versions, "IsTruncated": False}
-
-        return self.calls.read("s3.list_object_versions", read)
-
+    @writes("s3.delete_objects")
     def delete_objects(self, *, Bucket: str, Delete: dict[str, Any]) -> dict[str, Any]:
         """Delete versions for good."""
+        if not 0 < len(Delete["Objects"]) <= MAX_LISTED:
+            raise refused("MalformedXML", "DeleteObjects")
+        errors = []
+        for one in Delete["Objects"]:
+            self._check(Bucket, one["Key"])
+            if code := self.refuses("DeleteObjects", one["Key"]):
+                errors.append({**one, "Code": code, "Message": "simulated"})
+                continue
+            gone = self._versions.pop((one["Key"], one["VersionId"]), None)
+            if gone is not None and self.objects.get(gone.key) is gone:
+                del self.objects[gone.key]
+                older = [kept for (key, _), kept in self._versions.items() if key == gone.key]
+                if older:
+                    self.objects[gone.key] = older[-1]
+        return {"Errors": errors} if errors else {}
 
-        def write(_retries: int) -> dict[str, Any]:
-            if not 0 < len(Delete["Objects"]) <= MAX_LISTED:
-                raise refused("MalformedXML", "DeleteObjects")
-            errors = []
-            for one in Delete["Objects"]:
-                self._check(Bucket, one["Key"])
-                if code := self.refuses("DeleteObjects", one["Key"]):
-                    errors.append({**one, "Code": code, "Message": "simulated"})
-                    continue
-                gone = self._versions.pop((one["Key"], one["VersionId"]), None)
-                if gone is not None and self.objects.get(gone.key) is gone:
-                    del self.objects[gone.key]
-                    older = [kept for (key, _), kept in self._versions.items() if key == gone.key]
-                    if older:
-                        self.objects[gone.key] = older[-1]
-            return {"Errors": errors} if errors else {}
-
-        return self.calls.write("s3.delete_objects", write)
-
+    @reads("s3.list_parts")
     def list_parts(
         self, *, Bucket: str, Key: str, UploadId: str, PartNumberMarker: int = 0
     ) -> dict[str, Any]:
         """A page of the parts copied so far."""
+        self._check(Bucket, Key)
+        found = sorted(self._upload(Key, UploadId).parts.items())
+        page = [pair for pair in found if pair[0] > PartNumberMarker][:1_000]
+        parts = [
+            {"PartNumber": n, "Size": len(one.body), "ETag": f'"{_md5_of(one)}"'} for n, one in page
+        ]
+        if page and page[-1] != found[-1]:
+            return {"Parts": parts, "IsTruncated": True, "NextPartNumberMarker": page[-1][0]}
+        return {"Parts": parts, "IsTruncated": False}
 
-        def read() -> dict[str, Any]:
-            self._check(Bucket, Key)
-            found = sorted(self._upload(Key, UploadId).parts.items())
-            page = [pair for pair in found if pair[0] > PartNumberMarker][:1_000]
-            parts = [
-                {"PartNumber": n, "Size": len(one.body), "ETag": f'"{_md5_of(one)}"'}
-                for n, one in page
-            ]
-            if page and page[-1] != found[-1]:
-                return {"Parts": parts, "IsTruncated": True, "NextPartNumberMarker": page[-1][0]}
-            return {"Parts": parts, "IsTruncated": False}
-
-        return self.calls.read("s3.list_parts", read)
-
+    @writes("s3.complete_multipart_upload")
     def complete_multipart_upload(
         self,
         *,
@@ -281,42 +258,33 @@ class S3:
         IfNoneMatch: str = "",
     ) -> dict[str, Any]:
         """Make the object from its parts."""
+        self._check(Bucket, Key)
+        if self.calls.retries and UploadId not in self._uploads:
+            return {}  # S3 answers a repeated completion as it answered the first.
+        upload = self._upload(Key, UploadId)
+        self._test("CompleteMultipartUpload", Key, IfNoneMatch, "")
+        numbers = [one["PartNumber"] for one in MultipartUpload["Parts"]]
+        copied = {number: f'"{_md5_of(part)}"' for number, part in upload.parts.items()}
+        if any(copied.get(one["PartNumber"]) != one["ETag"] for one in MultipartUpload["Parts"]):
+            raise refused("InvalidPart", "CompleteMultipartUpload")
+        if numbers != sorted(numbers):
+            raise refused("InvalidPartOrder", "CompleteMultipartUpload")
+        bodies = [upload.parts[number].body for number in numbers]
+        if any(len(body) < MIN_PART_BYTES for body in bodies[:-1]):
+            raise refused("EntityTooSmall", "CompleteMultipartUpload")
+        content = b"".join(bodies)
+        digests = b"".join(bytes.fromhex(_md5_of(upload.parts[number])) for number in numbers)
+        etag = f"{md5(digests, usedforsecurity=False).hexdigest()}-{len(bodies)}"
+        stored = self._store(Key, content, etag, upload.metadata)
+        del self._uploads[UploadId]
+        return stored
 
-        def write(retries: int) -> dict[str, Any]:
-            self._check(Bucket, Key)
-            if retries and UploadId not in self._uploads:
-                return {}  # S3 answers a repeated completion as it answered the first.
-            upload = self._upload(Key, UploadId)
-            self._test("CompleteMultipartUpload", Key, IfNoneMatch, "")
-            numbers = [one["PartNumber"] for one in MultipartUpload["Parts"]]
-            copied = {number: f'"{_md5_of(part)}"' for number, part in upload.parts.items()}
-            if any(
-                copied.get(one["PartNumber"]) != one["ETag"] for one in MultipartUpload["Parts"]
-            ):
-                raise refused("InvalidPart", "CompleteMultipartUpload")
-            if numbers != sorted(numbers):
-                raise refused("InvalidPartOrder", "CompleteMultipartUpload")
-            bodies = [upload.parts[number].body for number in numbers]
-            if any(len(body) < MIN_PART_BYTES for body in bodies[:-1]):
-                raise refused("EntityTooSmall", "CompleteMultipartUpload")
-            content = b"".join(bodies)
-            digests = b"".join(bytes.fromhex(_md5_of(upload.parts[number])) for number in numbers)
-            etag = f"{md5(digests, usedforsecurity=False).hexdigest()}-{len(bodies)}"
-            stored = self._store(Key, content, etag, upload.metadata)
-            del self._uploads[UploadId]
-            return stored
-
-        return self.calls.write("s3.complete_multipart_upload", write)
-
+    @writes("s3.abort_multipart_upload")
     def abort_multipart_upload(self, *, Bucket: str, Key: str, UploadId: str) -> dict[str, Any]:
         """Forget the parts."""
-
-        def write(_retries: int) -> dict[str, Any]:
-            self._check(Bucket, Key)
-            self._uploads.pop(UploadId, None)
-            return {}
-
-        return self.calls.write("s3.abort_multipart_upload", write)
+        self._check(Bucket, Key)
+        self._uploads.pop(UploadId, None)
+        return {}
 
     def _upload(self, key: str, upload_id: str) -> _Upload:
         found = self._uploads.get(upload_id)

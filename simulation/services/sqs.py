@@ -8,7 +8,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from simulation.services.calls import Calls
+from simulation.services.calls import Calls, reads, writes
 from simulation.services.errors import EXCEPTIONS, refused
 from simulation.services.expressions import NotSimulatedError
 
@@ -116,19 +116,16 @@ class SQS:
         self.sent = sent
         self._ids = count(1)
 
+    @writes("sqs.send_message_batch")
     def send_message_batch(self, *, QueueUrl: str, Entries: list[dict[str, Any]]) -> dict[str, Any]:
         """Send up to ten messages."""
         if any(one.get("DelaySeconds", 0) > MAX_DELAY_SECONDS for one in Entries):
             raise NotSimulatedError("an entry that is refused alone, for its delay")
         if not 0 < len(Entries) <= MAX_ENTRIES:
             raise refused("AWS.SimpleQueueService.TooManyEntriesInBatchRequest", "SendMessageBatch")
-
-        def write(_retries: int) -> dict[str, Any]:
-            for entry in Entries:
-                self.put(QueueUrl, entry["MessageBody"], entry.get("DelaySeconds", 0))
-            return {"Successful": [{"Id": one["Id"]} for one in Entries]}
-
-        return self.calls.write("sqs.send_message_batch", write)
+        for entry in Entries:
+            self.put(QueueUrl, entry["MessageBody"], entry.get("DelaySeconds", 0))
+        return {"Successful": [{"Id": one["Id"]} for one in Entries]}
 
     def put(self, name: str, body: str, delay: float = 0.0) -> None:
         """Put a message in a queue without a call, as other services do."""
@@ -139,37 +136,27 @@ class SQS:
         queue.show(message, now + delay)
         self.sent(queue, message.visible_at)
 
+    @writes("sqs.change_message_visibility")
     def change_message_visibility(
         self, *, QueueUrl: str, ReceiptHandle: str, VisibilityTimeout: int
     ) -> dict[str, Any]:
         """Set when a received message can be received again."""
+        message_id, _, received = ReceiptHandle.partition("/")
+        queue = self.queues[QueueUrl]
+        message = queue.messages.get(message_id)
+        if message is None or message.received != int(received):
+            raise refused("InvalidParameterValue", "ChangeMessageVisibility")
+        if message.visible_at <= self.calls.now():
+            raise refused("AWS.SimpleQueueService.MessageNotInflight", "ChangeMessageVisibility")
+        queue.show(message, self.calls.now() + VisibilityTimeout)
+        self.sent(queue, message.visible_at)
+        return {}
 
-        def write(_retries: int) -> dict[str, Any]:
-            message_id, _, received = ReceiptHandle.partition("/")
-            queue = self.queues[QueueUrl]
-            message = queue.messages.get(message_id)
-            if message is None or message.received != int(received):
-                raise refused("InvalidParameterValue", "ChangeMessageVisibility")
-            if message.visible_at <= self.calls.now():
-                raise refused(
-                    "AWS.SimpleQueueService.MessageNotInflight", "ChangeMessageVisibility"
-                )
-            queue.show(message, self.calls.now() + VisibilityTimeout)
-            self.sent(queue, message.visible_at)
-            return {}
-
-        return self.calls.write("sqs.change_message_visibility", write)
-
+    @reads("sqs.get_queue_attributes")
     def get_queue_attributes(self, *, QueueUrl: str, AttributeNames: list[str]) -> dict[str, Any]:
         """The approximate number of visible messages."""
         if AttributeNames != ["ApproximateNumberOfMessages"]:
             raise NotSimulatedError(f"queue attributes {AttributeNames}")
-
-        def read() -> dict[str, Any]:
-            return {
-                "Attributes": {
-                    AttributeNames[0]: str(self.queues[QueueUrl].visible(self.calls.now()))
-                }
-            }
-
-        return self.calls.read("sqs.get_queue_attributes", read)
+        return {
+            "Attributes": {AttributeNames[0]: str(self.queues[QueueUrl].visible(self.calls.now()))}
+        }

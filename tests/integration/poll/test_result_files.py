@@ -51,7 +51,7 @@ class Counted(Calls):
         return found
 
     def write(self, operation, effect):
-        done = effect(0)
+        done = effect()
         self.made[operation] += 1
         self.writes += 1
         if self.writes == self.dies_after or operation == self.dies_at:
