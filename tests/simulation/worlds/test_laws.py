@@ -117,6 +117,7 @@ class Given:
         job = {"plan": {"M": {"model": {"S": "m"}}}}
         dynamodb = SimpleNamespace(watchers=[], items={("JOB#a", "META"): job})
         world = SimpleNamespace(
+            calls=SimpleNamespace(held_up={}),
             calls_per_minute=calls,
             kernel=kernel,
             clock=lambda: kernel.now,
