@@ -10,7 +10,7 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 from shared.events.subscribe import MOST_NET
-from tests.support.aws.wire_items import number, submissions
+from tests.support.aws.wire_items import changed, number, submissions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,9 +103,9 @@ class EventLaws:
     def _judge_told(self, key: Key, old: Wire, new: Wire) -> None:
         if not number(new, "told_at") or old.get("told_at") == new.get("told_at"):
             return
-        changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
-        if new["state"] != {"S": "queued"} or not changed <= MAY_CHANGE:
-            self.laws.broken(TOLD, f"{key}: {sorted(changed)}")
+        names = changed(old, new)
+        if new["state"] != {"S": "queued"} or not names <= MAY_CHANGE:
+            self.laws.broken(TOLD, f"{key}: {sorted(names)}")
 
     def _note_batch(self, key: Key, old: Wire, new: Wire) -> None:
         moved, model = (old["state"]["S"], new["state"]["S"]), self._model(key)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from dropbatch.core.names import CONTROL_PK
@@ -20,7 +20,7 @@ from tests.simulation.worlds.release_laws import ReleaseLaws
 from tests.simulation.worlds.share_laws import ShareLaws
 from tests.simulation.worlds.wait_laws import WaitLaws
 from tests.simulation.worlds.world import FINAL
-from tests.support.aws.wire_items import number, submissions
+from tests.support.aws.wire_items import changed, number, submissions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -172,10 +172,8 @@ class ItemLaws:
         if lost == {"ending"} and old["ending"]["M"]["code"] == new["ending"]["M"]["code"]:
             return  # Two end it alike, and versions differ in how they write it.
         if lost:
-            self.laws.broken(
-                "no update is lost",
-                f"{key}: {sorted(lost)}, read before another invocation wrote them",
-            )
+            told = f"{key}: {sorted(lost)}, read before another invocation wrote them"
+            self.laws.broken("no update is lost", told)
 
     def _judge_failure(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
         """Judge that a failed message counts as a claim only of what waits to be begun."""
@@ -183,9 +181,8 @@ class ItemLaws:
             return
         begun = "splitting" if key[1] == "META" else "ready"
         if old["state"]["S"] != begun or number(old, "lease_until") > self.world.kernel.now:
-            self.laws.broken(
-                "a failure is counted for what waits only", f"{key}: {old['state']['S']}"
-            )
+            told = f"{key}: {old['state']['S']}"
+            self.laws.broken("a failure is counted for what waits only", told)
 
     # ── jobs and batches ──────────────────────────────────────────────────────────────────────────
 
@@ -207,9 +204,8 @@ class ItemLaws:
             self.laws.broken("each claim counts", f"{key}: its cleanup")
         for name in ONCE:
             if old and name in old and old[name] != new.get(name):
-                self.laws.broken(
-                    "what a job knows stays", f"{key}: {name} {old[name]}, {new.get(name)}"
-                )
+                told = f"{key}: {name} {old[name]}, {new.get(name)}"
+                self.laws.broken("what a job knows stays", told)
         if old and _fraction(new) < _fraction(old):
             self.laws.broken("fraction_done never falls", f"{key}")
         if old and _lines(new) < _lines(old):
@@ -220,39 +216,30 @@ class ItemLaws:
         is_divided, is_ending = number(new, "pieces") > 0, "ending" in new
         if state == "submitting" and (is_divided or is_ending or "isolating" in new):
             self.laws.broken("what is ended or split is not submitted", f"{key}")
-        if is_divided and (
-            is_ending or "part" in new or (submissions(new) and was == "submitting")
-        ):
-            self.laws.broken("a batch is split or ended, not both", f"{key}: {state}")
-        if state == "divided" and not is_divided:
-            self.laws.broken(
-                "a batch is split or ended, not both", f"{key}: {state} without pieces"
-            )
+        is_accepted = bool(submissions(new)) and was == "submitting"
+        is_both = is_divided and (is_ending or "part" in new or is_accepted)
+        if is_both or (state == "divided" and not is_divided):
+            told = f"{key}: {state}, {number(new, 'pieces'):g} pieces"
+            self.laws.broken("a batch is split or ended, not both", told)
         if old is not None:
             if was == "done" and any(old.get(name) != new.get(name) for name in BROUGHT):
                 self.laws.broken("what a batch has brought stays", f"{key}")
             self._judge_polled(life, key, old, new)
             self._judge_counts(key, self._own().get(key) or self.seen[life].get(key, old), old, new)
+        is_leased = was == "submitting" and number(old, "fence") > self.world.kernel.now
         if state == "submitting" != was:
             self._judge_permit(life, key)
             self.holders[key] = life
-        elif (
-            was == "submitting"
-            and number(old, "fence") > self.world.kernel.now
-            and self.holders[key] is not life
-        ):
-            self.laws.broken(
-                "nobody else tries a batch before its submit lease ends", f"{key}: to {state}"
-            )
+        elif is_leased and self.holders[key] is not life:
+            law = "nobody else tries a batch before its submit lease ends"
+            self.laws.broken(law, f"{key}: to {state}")
         if old is not None:
             self._judge_wait_of(life, key, old, new)
         times = self._written.setdefault(key, deque(maxlen=self._most_writes))
         times.append(self.world.kernel.now)
         if len(times) == self._most_writes and times[-1] - times[0] < WITHIN_SECONDS:
-            self.laws.broken(
-                "no batch is written without end",
-                f"{key}: {self._most_writes} times within a minute",
-            )
+            told = f"{key}: {self._most_writes} times within a minute"
+            self.laws.broken("no batch is written without end", told)
             times.clear()
 
     def _judge_polled(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
@@ -276,34 +263,19 @@ class ItemLaws:
 
     def _judge_wait_of(self, life: Life, key: Key, old: Wire, new: Wire) -> None:
         """Judge that the clock of a batch stands still as long as its job is paused."""
-        moved = number(new, "due_at") - number(old, "due_at")
-        if number(new, "paused") < 0:
-            self.laws.broken(
-                "a paused clock stands still", f"{key}: paused {number(new, 'paused'):g} s"
-            )
-        is_moved = (
-            number(new, "due_at") > 0
-            and old.get("held") != new.get("held")
-            and old["state"] == new["state"]
-        )
+        moved, stays = number(new, "due_at") - number(old, "due_at"), old["state"] == new["state"]
+        paused = number(new, "paused")
         accepted = [number(one, "at") for one in submissions(new)][-1:]
-        waits = number(new, "due_at") - max(
-            [number(new, "ready_at") or number(new, "created_at"), *accepted]
-        )
-        if (
-            is_moved
-            and abs(number(new, "paused") - max(min(number(old, "paused") + moved, waits), 0.0)) > 1
-        ):
-            self.laws.broken("a paused clock stands still", f"{key}: moved by {moved:g} s")
-        if (
-            "isolating" in old
-            and old["state"] == new["state"]
-            and "claims" in self.world.dynamodb.named
-            and moved > 0
-        ):
-            is_counted = self.claimed.get(key) is life or number(new, "claims") > number(
-                old, "claims"
-            )
+        since = max([number(new, "ready_at") or number(new, "created_at"), *accepted])
+        right = max(min(number(old, "paused") + moved, number(new, "due_at") - since), 0.0)
+        is_moved = stays and number(new, "due_at") > 0 and old.get("held") != new.get("held")
+        if paused < 0 or (is_moved and abs(paused - right) > 1):
+            told = f"{key}: moved by {moved:g} s, paused {paused:g} s"
+            self.laws.broken("a paused clock stands still", told)
+        is_claim = "isolating" in old and "claims" in self.world.dynamodb.named
+        if is_claim and stays and moved > 0:
+            is_more = number(new, "claims") > number(old, "claims")
+            is_counted = is_more or self.claimed.get(key) is life
             if number(old, "due_at") <= self.world.kernel.now and not is_counted:
                 self.laws.broken("each claim counts", f"{key}: its isolation")
             self.claimed[key] = life
@@ -333,17 +305,13 @@ class ItemLaws:
         }
         for reason in self._waiting(life, key):
             if not reason.startswith("RATE"):  # Judged when the token is taken.
-                self.laws.broken(
-                    laws.get(reason, "no call is made in a pause but its probe"), f"{key}: {reason}"
-                )
+                law = laws.get(reason, "no call is made in a pause but its probe")
+                self.laws.broken(law, f"{key}: {reason}")
 
     def _waiting(self, life: Life, key: Key) -> Iterator[str]:
         """Why a batch may not be submitted now."""
-        now, seen, probes = (
-            self.world.kernel.now,
-            self.seen.get(life, {}),
-            self.probes.get(life, set()),
-        )
+        now, seen = self.world.kernel.now, self.seen.get(life, {})
+        probes = self.probes.get(life, set())
         for name in self._waits(seen, key):
             item = seen.get((CONTROL_PK, name), {})
             until = number(item, "until") or float("inf")
@@ -351,9 +319,8 @@ class ItemLaws:
                 yield name
         if number(seen.get((CONTROL_PK, "STACK")), "held_since"):
             yield "STACK"
-        if self._model(seen, key) in seen.get((CONTROL_PK, "RATE#OUTSTANDING"), {}).get(
-            "full_models", {}
-        ).get("SS", ()):
+        full = seen.get((CONTROL_PK, "RATE#OUTSTANDING"), {}).get("full_models", {})
+        if self._model(seen, key) in full.get("SS", ()):
             yield "OUTSTANDING"
         if number(seen.get((CONTROL_PK, "RATE")), "hold_until") > now:
             yield "RATE"
@@ -369,9 +336,8 @@ class ItemLaws:
         """Judge that an invocation has taken a token for each call."""
         moments = self._moments[life] = self._moments.get(life, 0) + 1
         if moments > 2 * self.tokens.get(life, 0):
-            self.laws.broken(
-                "each call of the API has its token", f"{life.name}: {(moments + 1) // 2} calls"
-            )
+            told = f"{life.name}: {(moments + 1) // 2} calls"
+            self.laws.broken("each call of the API has its token", told)
 
     def _judge_control(self, life: Life, name: str, old: Wire | None, new: Wire | None) -> None:
         now = self.world.kernel.now
@@ -394,24 +360,21 @@ class ItemLaws:
     def _judge_wait(self, name: str, new: Wire, moment: str, latest: float) -> None:
         lasts = number(new, moment) - number(new, "since")
         if number(new, moment) > latest or lasts < MIN_WAIT_SECONDS:
-            self.laws.broken(
-                "every wait is bounded", f"{name}: {moment} {lasts:g} s after its beginning"
-            )
+            told = f"{name}: {moment} {lasts:g} s after its beginning"
+            self.laws.broken("every wait is bounded", told)
 
     def _judge_rate(self, life: Life, name: str, old: Wire | None, new: Wire) -> None:
-        now = self.world.kernel.now
-        if number(new, "hold_until") > now + MAX_HOLD_SECONDS:
-            self.laws.broken(
-                "every wait is bounded", f"RATE: hold_until {number(new, 'hold_until') - now:g}"
-            )
+        now, was, until = (
+            self.world.kernel.now,
+            number(old, "hold_until"),
+            number(new, "hold_until"),
+        )
         soonest = now + MIN_WAIT_SECONDS - self.world.calls.awkward.clock_behind_seconds
-        if number(old, "hold_until") < number(new, "hold_until") < soonest:
-            self.laws.broken(
-                "every wait is bounded", f"RATE: hold_until {number(new, 'hold_until') - now:g}"
-            )
-        if number(new, "hold_until") < number(old, "hold_until"):
+        if until > now + MAX_HOLD_SECONDS or was < until < soonest:
+            self.laws.broken("every wait is bounded", f"RATE: hold_until {until - now:g}")
+        if until < was:
             self.laws.broken("the longest wait counts", "RATE: hold_until")
-        if number(new, "hold_until") != number(old, "hold_until"):
+        if until != was:
             read = self._own().get((CONTROL_PK, name)) or self.seen[life].get((CONTROL_PK, name))
             for law in pacing_laws.broken_by_wait(read, new, now):
                 self.laws.broken(law, f"RATE: {new}")
@@ -422,9 +385,8 @@ class ItemLaws:
         taken = round((filled - before) / self.interval) if before > 1000 * now else self.burst
         self.tokens[life] = self.tokens.get(life, 0) + taken
         if filled > 1000 * now + self.burst * self.interval:
-            self.laws.broken(
-                "no more tokens are taken than the bucket holds", f"{filled - 1000 * now:g} ms"
-            )
+            told = f"{filled - 1000 * now:g} ms"
+            self.laws.broken("no more tokens are taken than the bucket holds", told)
         if number(self.seen.get(life, {}).get((CONTROL_PK, name)), "hold_until") > now:
             self.laws.broken("no token is taken while calls have to wait", f"{life.name}")
 
@@ -436,8 +398,3 @@ def _fraction(job: Wire) -> float:
 def _lines(job: Wire) -> float:
     """Lines of a job's output so far."""
     return number(job.get("output", {}).get("M"), "lines")
-
-
-def changed(old: dict[str, Any], new: dict[str, Any]) -> set[str]:
-    """Names of the attributes in which two items differ."""
-    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}

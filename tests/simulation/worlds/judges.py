@@ -27,7 +27,7 @@ from tests.simulation.worlds.answer_laws import (
 )
 from tests.simulation.worlds.users import meaning
 from tests.simulation.worlds.world import FINAL, World
-from tests.support.aws.wire_items import number, submissions
+from tests.support.aws.wire_items import changed, number, submissions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,18 +56,10 @@ NEXT_JOB_STATES = {
 }
 MAX_DUE_SECONDS = 8 * 86_400.0
 """No open item is due later than this."""
-CODES = frozenset(
-    {
-        "account_changed",
-        "rejected",
-        "inference_failed",
-        "missing_response",
-        "expired",
-        "submit_unknown",
-        "cancelled",
-        "internal",
-    }
-)
+CODES = {
+    *("account_changed", "rejected", "inference_failed", "missing_response", "expired"),
+    *("submit_unknown", "cancelled", "internal"),
+}
 """Codes with which a good record may end, if faults were injected."""
 FAILED_BY_CODE = frozenset(
     ("failed", "3003", "3006", "3030", "5001", "5004", "5006", "5028", "8007")
@@ -112,9 +104,8 @@ class Laws:
         """Note a violation."""
         self.violations.append(Violation(law, detail, self.world.kernel.now))
         if self.events is not None:
-            self.events.append(
-                f"{self.world.kernel.now - self.world.began:10.3f} BROKEN {law}: {detail}"
-            )
+            seconds = self.world.kernel.now - self.world.began
+            self.events.append(f"{seconds:10.3f} BROKEN {law}: {detail}")
 
     def judge_write(self, key: Key, old: Item | None, new: Item | None) -> None:
         """Judge one write by what the item was and is."""
@@ -128,7 +119,9 @@ class Laws:
         was, state = old["state"]["S"] if old else None, new["state"]["S"]
         table = NEXT_JOB_STATES if key[1] == "META" else NEXT_STATES
         if was in table and not table[was] and not _is_cleanup(old or {}, new):
-            self.broken("a final item never changes", f"{key} {was}: {_changed(old or {}, new)}")
+            self.broken(
+                "a final item never changes", f"{key} {was}: {sorted(changed(old or {}, new))}"
+            )
         elif state not in table[was] and table[was]:
             self.broken("only known transitions happen", f"{key}: {was} to {state}")
         self._judge_due(key, new, is_open=bool(table[state]))
@@ -157,17 +150,14 @@ class Laws:
             is_over = is_over or word["M"]["code"]["S"] == "rejected"
         cause = new.get("cause", {}).get("S", "")
         if old["state"]["S"] == "queued" and is_over and cause not in FAILED_BY_CODE:
-            self.broken(
-                "no paid answer is given up for a code that says nothing of it",
-                f"{key}: {cause or word}",
-            )
+            law = "no paid answer is given up for a code that says nothing of it"
+            self.broken(law, f"{key}: {cause or word}")
 
     def _note(self, key: Key, old: Item, new: Item) -> None:
         if self.events is not None:
-            changed = {name: new.get(name) for name in _changed(old, new)}
-            self.events.append(
-                f"{self.world.kernel.now - self.world.began:10.3f} wrote {key}: {changed}"[:400]
-            )
+            wrote = {name: new.get(name) for name in sorted(changed(old, new))}
+            seconds = self.world.kernel.now - self.world.began
+            self.events.append(f"{seconds:10.3f} wrote {key}: {wrote}"[:400])
 
     def _judge_due(self, key: Key, new: Item, *, is_open: bool) -> None:
         has_due = "due_at" in new and "work" in new
@@ -175,22 +165,14 @@ class Laws:
             self.broken("an open item has a due time", f"{key}: {new['state']['S']}")
         if not is_open and not has_due and "ttl" not in new:
             self.broken("a final item ends some day", f"{key}: {new['state']['S']}")
-        if (
-            is_open
-            and has_due
-            and float(new["due_at"]["N"]) > self.world.kernel.now + MAX_DUE_SECONDS
-        ):
+        latest = self.world.kernel.now + MAX_DUE_SECONDS
+        if is_open and has_due and float(new["due_at"]["N"]) > latest:
             self.broken("an open item is due within days", f"{key}: {new['due_at']['N']}")
 
 
 def _is_cleanup(old: Item, new: Item) -> bool:
     """Whether only what a finished item's cleanup may change has changed."""
-    return set(_changed(old, new)) <= {"due_at", "work", "staging", "claims", "lease_until"}
-
-
-def _changed(old: Item, new: Item) -> list[str]:
-    """Names of the attributes that a write changed."""
-    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    return changed(old, new) <= {"due_at", "work", "staging", "claims", "lease_until"}
 
 
 class Ending:
@@ -246,9 +228,8 @@ class Ending:
             return
         for queue in self.world.sqs.queues.values():
             for message in queue.dead:
-                self.laws.broken(
-                    "no message becomes a dead letter", f"{queue.name}: {message.body[:200]}"
-                )
+                told = f"{queue.name}: {message.body[:200]}"
+                self.laws.broken("no message becomes a dead letter", told)
 
     def _judge_metrics(self) -> None:
         """Judge that metrics count each record once."""
@@ -256,10 +237,8 @@ class Ending:
             return
         counted = sum(self.world.metrics.get(name, 0) for name in ENDED_RECORDS)
         if counted != self.lines:
-            self.laws.broken(
-                "metrics count each record once",
-                f"{counted:.0f} counted, {self.lines} in result files",
-            )
+            told = f"{counted:.0f} counted, {self.lines} in result files"
+            self.laws.broken("metrics count each record once", told)
 
     def judge_results(self, one: Dropped, item: Item) -> None:
         """Judge the results of one job that is over."""
@@ -276,23 +255,18 @@ class Ending:
         if manifest["error"] or not manifest.get("read_to_end", True):
             expected = expected[: len(lines)]
         if [line["id"] for line in lines] != list(range(len(expected))):
-            self.laws.broken(
-                "each record has exactly one line, in order",
-                f"{name}: {len(lines)} of {len(expected)}",
-            )
+            told = f"{name}: {len(lines)} of {len(expected)}"
+            self.laws.broken("each record has exactly one line, in order", told)
             return
         for line, record in zip(lines, expected, strict=True):
             if record is None:
                 is_right = not line["success"] and line["error"]["code"] == "invalid_json"
             elif line["success"]:
                 is_right = line["result"] == expected_result(one.model, record)
-                is_right = is_right and line["external_reference"] == record.get(
-                    "external_reference"
-                )
+                is_right &= line["external_reference"] == record.get("external_reference")
             else:
-                is_right = line["error"]["code"] in (
-                    CODES if one.may_fail or manifest["error"] else ()
-                )
+                may_fail = one.may_fail or manifest["error"]
+                is_right = may_fail and line["error"]["code"] in CODES
             if not is_right:
                 self.laws.broken("each line answers its record", f"{name}: {line}")
                 return
@@ -300,34 +274,22 @@ class Ending:
         judge_given_up(self.laws, one.upload, lines, expected)
         judge_cost(self.laws, one.upload, manifest)
         good = sum(line["success"] for line in lines)
-        if manifest["counts"] != {
-            "total": len(lines),
-            "succeeded": good,
-            "failed": len(lines) - good,
-        }:
+        counts = {"total": len(lines), "succeeded": good, "failed": len(lines) - good}
+        if manifest["counts"] != counts:
             self.laws.broken("the manifest counts its lines", f"{name}: {manifest['counts']}")
         if item["state"]["S"] != manifest["state"]:
-            self.laws.broken(
-                "ledger and manifest agree", f"{name}: {item['state']['S']}, {manifest['state']}"
-            )
+            told = f"{name}: {item['state']['S']}, {manifest['state']}"
+            self.laws.broken("ledger and manifest agree", told)
 
     def _judge_uncertain(self, one: Dropped, manifest: dict[str, Any]) -> None:
         """Judge that a manifest counts each submit that may have been billed."""
         if manifest["error"]:
             return
-        items = [
-            item
-            for key, item in self.world.dynamodb.items.items()
-            if key[0] == f"JOB#{one.upload.job_id}"
-        ]
-        for name in ("unknowable",):
-            counted = sum(int(number(item, name)) for item in items)
-            if manifest[f"{name}_submits"] != counted:
-                told = (
-                    f"{one.upload.key}: {manifest[f'{name}_submits']} {name}, {counted} in "
-                    "the ledger"
-                )
-                self.laws.broken("the manifest counts what may be billed again", told)
+        job, items = f"JOB#{one.upload.job_id}", self.world.dynamodb.items.items()
+        counted = sum(int(number(item, "unknowable")) for key, item in items if key[0] == job)
+        if (listed := manifest["unknowable_submits"]) != counted:
+            told = f"{one.upload.key}: {listed} unknowable, {counted} in the ledger"
+            self.laws.broken("the manifest counts what may be billed again", told)
 
     def judge_bill(self) -> None:
         """Judge that what the API billed is what the items of batches tell."""
@@ -342,15 +304,12 @@ class Ending:
             for one in submissions(item):
                 request_id = one["request_id"]["S"]
                 if request_id and owner.setdefault(request_id, key) != key:
-                    self.laws.broken(
-                        "an id belongs to one batch", f"{request_id}: {owner[request_id]}, {key}"
-                    )
+                    both = f"{request_id}: {owner[request_id]}, {key}"
+                    self.laws.broken("an id belongs to one batch", both)
         billed = [one["request_id"] for one in self.world.billed]
         if not set(owner) <= set(billed) or not told <= len(billed) <= told + unknowable:
-            counted = f"{told} told, {unknowable} unknowable"
-            self.laws.broken(
-                "the bill is what the ledger tells", f"{len(billed)} billed, {counted}"
-            )
+            counted = f"{len(billed)} billed, {told} told, {unknowable} unknowable"
+            self.laws.broken("the bill is what the ledger tells", counted)
         self._judge_bodies()
         again = sum(1 for _ in accepted_again(self.world.billed))
         if again and not self.world.has_faults and unknowable == 0:
@@ -365,9 +324,8 @@ class Ending:
         times = sorted(self.world.call_times)
         for before, at in zip(times, times[most:], strict=False):
             if at - before < FIVE_MINUTES:
-                self.laws.broken(
-                    "calls stay within the rate", f"over {most} by {at - self.world.began:.0f} s"
-                )
+                told = f"over {most} by {at - self.world.began:.0f} s"
+                self.laws.broken("calls stay within the rate", told)
                 return
 
     def _judge_bodies(self) -> None:
@@ -377,17 +335,15 @@ class Ending:
             if not key[1].startswith("BATCH#"):
                 continue
             for one in submissions(item):
-                told = {name: next(iter(wire.values())) for name, wire in one.items()}
-                stored = self.world.s3.objects.get(
-                    staged(key[0].removeprefix("JOB#"), key[1].removeprefix("BATCH#"))
-                )
-                if stored is None or told["request_id"] not in bodies:
+                request_id = one["request_id"]["S"]
+                name = staged(key[0].removeprefix("JOB#"), key[1].removeprefix("BATCH#"))
+                stored = self.world.s3.objects.get(name)
+                if stored is None or request_id not in bodies:
                     continue
                 size = int(item["records"]["M"]["body_size"]["N"])
-                if meaning(stored.body[:size]) != bodies[told["request_id"]]:
-                    self.laws.broken(
-                        "a batch is submitted with its own records", f"{key}: {told['request_id']}"
-                    )
+                if meaning(stored.body[:size]) != bodies[request_id]:
+                    told = f"{key}: {request_id}"
+                    self.laws.broken("a batch is submitted with its own records", told)
 
 
 def accepted_again(billed: Iterable[Item]) -> Iterator[str]:
@@ -440,35 +396,17 @@ class Promises:
         """Judge that 95 of 100 small drops are over within so many seconds."""
         late = sum(self.seconds_of(one) > most for one in dropped)
         if late > len(dropped) * 5 // 100:
-            self.laws.broken(
-                "95 of 100 small drops are over in time",
-                f"{late} of {len(dropped)} after {most:.1f} s",
-            )
+            told = f"{late} of {len(dropped)} after {most:.1f} s"
+            self.laws.broken("95 of 100 small drops are over in time", told)
 
-    def judge(
-        self, dropped: list[Dropped], calls_per_minute: int, others_until: float = 0.0
-    ) -> None:
-        """Judge the times of jobs that had no faults and no command.
-
-        Args:
-            dropped: the jobs.
-            calls_per_minute: the stack's limit.
-            others_until: when the last first batch of many jobs was submitted that were dropped
-                before these.
-        """
+    def judge(self, dropped: list[Dropped], calls_per_minute: int) -> None:
+        """Judge the times of jobs that had no faults and no command."""
         first_batch_seconds = 120.0 * (1 + len(dropped) / calls_per_minute)
         for one in dropped:
-            job = f"JOB#{one.upload.job_id}"
-            first = self.first_batch.get(job)
-            if first is not None and first - max(one.upload.at, others_until) > first_batch_seconds:
-                self.laws.broken(
-                    "a job's first batch is submitted in time",
-                    f"{one.upload.key}: {first - one.upload.at:.0f} s",
-                )
-            if job in self.over and job in self.last_done:
-                late = self.over[job] - self.last_done[job]
-                if late > MANIFEST_SECONDS:
-                    self.laws.broken(
-                        "a manifest follows the last answer in time",
-                        f"{one.upload.key}: {late:.0f} s",
-                    )
+            job, name = f"JOB#{one.upload.job_id}", one.upload.key
+            waited = self.first_batch.get(job, 0.0) - one.upload.at
+            if waited > first_batch_seconds:
+                self.laws.broken("a job's first batch is submitted in time", f"{name}: {waited} s")
+            late = self.over.get(job, 0.0) - self.last_done.get(job, inf)
+            if late > MANIFEST_SECONDS:
+                self.laws.broken("a manifest follows the last answer in time", f"{name}: {late} s")

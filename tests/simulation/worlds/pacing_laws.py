@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.aws.wire_items import number
+from tests.support.aws.wire_items import changed, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,7 @@ def _of_claim(old: Wire, new: Wire, now: float) -> Iterator[str]:
     claimed = number(new, "next_probe") - max(number(new, "step"), PROBE)
     if claimed < number(old, "next_probe") - PRECISE or claimed > now + PRECISE:
         yield CLAIM
-    if _others(old, new, "next_probe"):
+    if not changed(old, new) <= {"next_probe"}:
         yield SINCE
 
 
@@ -89,9 +89,8 @@ def _of_pause(old: Wire | None, new: Wire, now: float, *, has_probe: bool) -> It
     begun = number(new, "next_probe") - step
     if begun > now + PRECISE:
         yield SINCE
-    before = (
-        old if old is not None and ("until" not in old or begun < number(old, "until")) else None
-    )
+    is_over = old is not None and "until" in old and begun >= number(old, "until")
+    before = None if is_over else old
     was = before["reason"]["S"] if before is not None else ""
     if before is not None and was not in MAY_REPLACE[reason] | ({reason} if has_probe else set()):
         yield REASON
@@ -121,8 +120,3 @@ def broken_by_wait(read: Wire | None, new: Wire, now: float) -> Iterator[str]:
             yield SINCE
     elif ends > since - SAME_WAIT + PRECISE:
         yield SINCE
-
-
-def _others(old: Wire, new: Wire, *names: str) -> bool:
-    """Whether anything else than these attributes has changed."""
-    return any(old.get(name) != new.get(name) for name in (old.keys() | new.keys()) - set(names))

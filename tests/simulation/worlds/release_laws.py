@@ -22,12 +22,8 @@ FIRST_SECONDS, DUE_SECONDS = 5.0, 60.0
 """Seconds after a pause is lifted until the first submit."""
 RELEASED = "what waited is submitted as soon as a pause is lifted"
 CALM = (
-    "death",
-    "throttled",
-    "answered_late",
-    "index_lag_seconds",
-    "clock_behind_seconds",
-    "unprocessed",
+    *("death", "throttled", "answered_late", "index_lag_seconds"),
+    *("clock_behind_seconds", "unprocessed"),
 )
 
 
@@ -50,29 +46,21 @@ class ReleaseLaws:
         if key[1].startswith("BATCH#") and new is not None and new["state"]["S"] == "submitting":
             self.submitted_at = now
         is_lifted = key == (CONTROL_PK, "PAUSE") and old is not None and new is None
-        is_resumed = key == (CONTROL_PK, "STACK") and number(old, "held_since") > 0 == number(
-            new, "held_since"
-        )
-        if is_lifted or is_resumed:
-            waiting = {
-                one: item
-                for one, item in self.world.dynamodb.items.items()
-                if self._waits(one, item)
-            }
+        was_held = number(old, "held_since") > 0 == number(new, "held_since")
+        if is_lifted or (key == (CONTROL_PK, "STACK") and was_held):
+            items = self.world.dynamodb.items.items()
+            waiting = {one: item for one, item in items if self._waits(one, item)}
             # Whoever lifts it may be what was held up.
-            held_up = sum(self.world.calls.held_up.values())
-            self.world.kernel.at(
-                now + FIRST_SECONDS + held_up, lambda: self._judge_first(now, waiting)
-            )
+            first = now + FIRST_SECONDS + sum(self.world.calls.held_up.values())
+            self.world.kernel.at(first, lambda: self._judge_first(now, waiting))
             self.world.kernel.at(now + DUE_SECONDS, lambda: self._judge_due(now, waiting))
 
     def _waits(self, key: Key, item: Wire) -> bool:
         """Whether a batch was never refused, has no later slot, and may be submitted."""
         if not key[1].startswith("BATCH#") or item["state"]["S"] != "ready" or submissions(item):
             return False
-        if {"ending", "isolating", "held"} & item.keys() or number(
-            item, "ordinal"
-        ) >= self.burst // 2:
+        has_later_slot = number(item, "ordinal") >= self.burst // 2
+        if has_later_slot or {"ending", "isolating", "held"} & item.keys():
             return False
         job = self.world.dynamodb.items.get((key[0], "META"))
         if job is None or key[0] in self.world.dynamodb.unwatched:
@@ -90,32 +78,21 @@ class ReleaseLaws:
         items, now = self.world.dynamodb.items, self.world.kernel.now
         rate = items.get((CONTROL_PK, "RATE"), {})
         has_no_token = number(rate, "filled_at") / 1_000 > now or number(rate, "hold_until") > now
-        stops = (CONTROL_PK, "PAUSE") in items or number(
-            items.get((CONTROL_PK, "STACK")), "held_since"
-        ) > 0
+        is_held = number(items.get((CONTROL_PK, "STACK")), "held_since") > 0
         waits = any(sk.startswith("PAUSE") for pk, sk in items if pk == CONTROL_PK)
-        if (
-            has_no_token
-            or stops
-            or waits
-            or "full_models" in items.get((CONTROL_PK, "RATE#OUTSTANDING"), {})
-        ):
+        is_full = "full_models" in items.get((CONTROL_PK, "RATE#OUTSTANDING"), {})
+        if has_no_token or is_held or waits or is_full:
             return {}
         return {key: items[key] for key in waiting if key in items and self._waits(key, items[key])}
 
     def _judge_first(self, lifted: float, waiting: dict[Key, Wire]) -> None:
         if self.submitted_at < lifted and (left := self._still(waiting)):
-            self.laws.broken(
-                RELEASED, f"{len(left)} wait {FIRST_SECONDS:g} s later, {min(left)} among them"
-            )
+            told = f"{len(left)} wait {FIRST_SECONDS:g} s later, {min(left)} among them"
+            self.laws.broken(RELEASED, told)
 
     def _judge_due(self, lifted: float, waiting: dict[Key, Wire]) -> None:
-        late = [
-            key
-            for key, item in self._still(waiting).items()
-            if number(item, "due_at") > lifted + DUE_SECONDS
-        ]
+        latest, still = lifted + DUE_SECONDS, self._still(waiting).items()
+        late = [key for key, item in still if number(item, "due_at") > latest]
         if late:
-            self.laws.broken(
-                RELEASED, f"{len(late)} are not due {DUE_SECONDS:g} s later, {late[0]} among them"
-            )
+            told = f"{len(late)} are not due {DUE_SECONDS:g} s later, {late[0]} among them"
+            self.laws.broken(RELEASED, told)

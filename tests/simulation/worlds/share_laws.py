@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dropbatch.core.names import CONTROL_PK
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
-from tests.support.aws.wire_items import number, submissions
+from tests.support.aws.wire_items import changed, number, submissions
 
 if TYPE_CHECKING:
     from simulation.services.dynamodb import Key, Wire
@@ -113,52 +113,36 @@ class ShareLaws:
             self._tries.clear()
         if key[1] == "META" or "due_at" not in new:
             return
-        if (
-            old
-            and (key[0], "META") not in self.world.dynamodb.items
-            and number(new, "claims") <= number(old, "claims")
-        ):
+        has_job = (key[0], "META") in self.world.dynamodb.items
+        if old and not has_job and number(new, "claims") <= number(old, "claims"):
             self.laws.broken(CLAIM, f"{key}: its job is missing")
         due, now = number(new, "due_at"), self.world.called_at()
         grace = SUBMIT_GRACE_SECONDS if "." in key[1] else 0.0
-        soonest = (
-            min(number(old, "due_at"), now - BEFORE_SECONDS)
-            if old
-            else number(new, "created_at") + grace - 0.001
-        )
+        soonest = number(new, "created_at") + grace - 0.001
+        if old:
+            soonest = min(number(old, "due_at"), now - BEFORE_SECONDS)
         if due < soonest:
             self.laws.broken(PAST, f"{key}: {now - due:.1f} s ago")
-        if (
-            old
-            and not _changed(old, new) - {"due_at", "paused", "claims"}
-            and "paused" in _changed(old, new)
-        ):
+        if old and {"paused"} <= changed(old, new) <= {"due_at", "paused", "claims"}:
             self._judge_clock(key, old, new, now)
 
     def _judge_clock(self, key: Key, old: Wire, new: Wire, now: float) -> None:
         """Judge that a batch that is put off counts as paused for no longer than it waits."""
         accepted = [number(one, "at") for one in submissions(new)][-1:]
         since = max([number(new, "ready_at") or number(new, "created_at"), *accepted])
-        due, was, paused = (
-            number(*one) for one in ((new, "due_at"), (old, "paused"), (new, "paused"))
-        )
+        due, was, paused = number(new, "due_at"), number(old, "paused"), number(new, "paused")
         decided = now - sum(self.world.calls.held_up.values())  # at the earliest
         waits = due - min(number(old, "due_at"), decided)
         most = min(was + max(waits, 0.0), max(due - since, was))
         if not min(was, due - since) - SLACK <= paused <= most + SLACK:
-            self.laws.broken(
-                CLOCK, f"{key}: {was:.0f}, then {paused:.0f} s, {waits:.0f} and {due - since:.0f}"
-            )
+            told = f"{was:.0f}, then {paused:.0f} s, {waits:.0f} and {due - since:.0f}"
+            self.laws.broken(CLOCK, f"{key}: {told}")
 
     def _note_batch(self, key: Key, old: Wire | None, new: Wire | None) -> None:
-        was, polled = (
-            one is not None and one.get("work", {}).get("S", "").endswith("poll")
-            for one in (old, new)
-        )
+        was, polled = _is_polled(old), _is_polled(new)
         if was != polled and (job := self.world.dynamodb.items.get((key[0], "META"))) is not None:
-            self.outstanding.note(
-                self.world.kernel.now, job["plan"]["M"]["model"]["S"], 1 if polled else -1
-            )
+            model = job["plan"]["M"]["model"]["S"]
+            self.outstanding.note(self.world.kernel.now, model, 1 if polled else -1)
         if self.polls_have_a_share:
             return
         if number(new, "polls") > number(old, "polls"):
@@ -167,21 +151,15 @@ class ShareLaws:
             self._polls.pop(key, None)
         else:
             self._polls[key] = number(new, "due_at")
-        if (
-            old is not None
-            and new is not None
-            and new["state"]["S"] == "submitting" != old["state"]["S"]
-        ):
+        if old and new and new["state"]["S"] == "submitting" != old["state"]["S"]:
             self._judge_first(old)
 
     def _judge_first(self, batch: Wire) -> None:
         """Judge that a poll does not wait for many first batches in a row."""
         if self._is_token_refused():
             return  # Each is a probe, as a poll would be.
-        overdue = (
-            min(self._polls.values(), default=self.world.kernel.now) + OVERDUE_SECONDS
-            < self.world.kernel.now
-        )
+        now = self.world.kernel.now
+        overdue = min(self._polls.values(), default=now) + OVERDUE_SECONDS < now
         self.firsts = self.firsts + 1 if overdue and batch["work"]["S"].endswith("first") else 0
         if self.firsts > MOST_FIRSTS:
             self.laws.broken(POLLS, f"{self.firsts} first batches, and no poll")
@@ -196,11 +174,9 @@ class ShareLaws:
     def _judge_control(self, name: str, old: Wire, new: Wire) -> None:
         if name == "RATE#OUTSTANDING":
             self._judge_watch(old, new)
-        elif (
-            name.startswith("PAUSE")
-            and old.get("nonce") == new.get("nonce")
-            and new["reason"]["S"] == "outage"
-        ):
+            return
+        is_claim = old.get("nonce") == new.get("nonce")
+        if name.startswith("PAUSE") and is_claim and new["reason"]["S"] == "outage":
             step, times = self._tries.get(name, ("", 0))
             times = times + 1 if step == new["step"]["N"] else 1
             self._tries[name] = new["step"]["N"], times
@@ -217,6 +193,5 @@ class ShareLaws:
                 self.laws.broken(FULL, f"{model}: {dict(self.outstanding.now)}")
 
 
-def _changed(old: Wire, new: Wire) -> set[str]:
-    """Names of the attributes in which two items differ."""
-    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+def _is_polled(batch: Wire | None) -> bool:
+    return batch is not None and batch.get("work", {}).get("S", "").endswith("poll")

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from dropbatch.core.names import CONTROL_PK
 from shared.events.subscribe import PUT_OFF_FOR
 from shared.pacing.cadence import MAX_WAIT
-from tests.support.aws.wire_items import number
+from tests.support.aws.wire_items import changed, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,10 +111,8 @@ class WaitLaws:
 
     def _recent(self, life: Life) -> list[Look]:
         """The looks that may have decided what an invocation does now."""
-        looks, seconds = (
-            self.looks.get(life, deque()),
-            RECENT_SECONDS + sum(self.world.calls.held_up.values()),
-        )
+        looks = self.looks.get(life, deque())
+        seconds = RECENT_SECONDS + sum(self.world.calls.held_up.values())
         recent = [one for one in looks if one.at >= looks[-1].at - seconds]
         return recent if all(one.items for one in recent) else []
 
@@ -127,18 +125,15 @@ class WaitLaws:
 
     def _judge_sent(self, life: Life, message: dict[str, Any]) -> None:
         key = f"JOB#{message['job_id']}", f"BATCH#{message['number']}"
-        batch, job = (
-            self.world.dynamodb.items.get(key),
-            self.world.dynamodb.items.get((key[0], "META")),
-        )
+        items = self.world.dynamodb.items
+        batch, job = items.get(key), items.get((key[0], "META"))
         if batch is None or job is None or key not in self._postpone.get(life, ()):
             return
         if batch["state"]["S"] != "ready" or "isolating" in batch or self._is_over(job):
             return  # Nothing is submitted.
         kind = "first" if batch["work"]["S"].endswith("first") else "submit"
-        if (looks := self._recent(life)) and all(
-            self._free(one, kind, one.at) < 1 for one in looks
-        ):
+        looks = self._recent(life)
+        if looks and all(self._free(one, kind, one.at) < 1 for one in looks):
             self.laws.broken(SENT, f"{key}: there is no token")
         names = {name for one in looks for name in one.items if name in self._names(key, job)}
         for name in sorted(names):
@@ -147,13 +142,8 @@ class WaitLaws:
 
     def _names(self, key: Key, job: Wire) -> set[str]:
         """Sort keys of the control items that may stop a job's submits."""
-        return {
-            "RATE",
-            "STACK",
-            "RATE#OUTSTANDING",
-            "PAUSE",
-            f"PAUSE#{job['plan']['M']['model']['S']}",
-        }
+        model = job["plan"]["M"]["model"]["S"]
+        return {"RATE", "STACK", "RATE#OUTSTANDING", "PAUSE", f"PAUSE#{model}"}
 
     def _stops(self, name: str, look: Look, job: Wire) -> bool:
         item, now = look.items[name], look.at
@@ -172,13 +162,9 @@ class WaitLaws:
     def _is_over(self, job: Wire) -> bool:
         """Whether a job's batches end without a call."""
         control = job.get("control", {}).get("M", {})
-        cancelled = control.get("cancelled", {}).get("S", "")
-        deadline = number(job, "deadline_at")
-        return (
-            "error" in job
-            or bool(cancelled)
-            or (deadline > 0 and self.world.clock() > deadline - 30)
-        )
+        is_cancelled = bool(control.get("cancelled", {}).get("S", ""))
+        is_late = 0 < number(job, "deadline_at") < self.world.clock() + 30
+        return "error" in job or is_cancelled or is_late
 
     # ── what is put off ───────────────────────────────────────────────────────────────────────────
 
@@ -191,9 +177,8 @@ class WaitLaws:
             return
         if number(new, "polls") > number(old, "polls"):
             self._claimed.setdefault(life, set()).add(key)
-        if not key[1].startswith("BATCH#") or not self._is_put_off(
-            old, new, is_claimed=key in self._claimed.get(life, ())
-        ):
+        is_claimed = key in self._claimed.get(life, ())
+        if not key[1].startswith("BATCH#") or not self._is_put_off(old, new, is_claimed=is_claimed):
             return
         job = self.world.dynamodb.items[key[0], "META"]
         now, due = self.world.called_at(), number(new, "due_at")
@@ -212,13 +197,7 @@ class WaitLaws:
             return
         if due < min(now, looks[0].began) - 5 and number(old, "due_at") < now:
             self.laws.broken(DUE, f"{key}: {now - due:.1f} s ago")
-        kind = (
-            "poll"
-            if old["work"]["S"].endswith("poll")
-            else "first"
-            if old["work"]["S"].endswith("first")
-            else "submit"
-        )
+        kind = old["work"]["S"].partition("#")[2]
         spans = [span for one in looks for span in self._spans(life, job, one, kind)]
         spans += [(now, now + self.longest_behind)] * (kind == "poll")
         if not any(low - 0.1 <= due <= high + 0.1 for low, high in spans):
@@ -237,23 +216,15 @@ class WaitLaws:
         return [one for one in looks if one.at >= looks[-1].at - PERMIT_SECONDS]
 
     def _is_put_off(self, old: Wire, new: Wire, *, is_claimed: bool) -> bool:
-        changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+        names, state = changed(old, new), old["state"]["S"]
         is_held = old.get("held", {}).get("BOOL", False)
-        if (
-            "isolating" in old
-            or "ending" in old
-            or is_held
-            or "due_at" not in changed
-            or "due_at" not in new
-        ):
+        if is_held or "isolating" in old or "ending" in old or "due_at" not in new:
             return False
-        if is_claimed and old["state"]["S"] == "queued":
+        if is_claimed and state == "queued":
             return False  # The claim failed.
-        if not changed <= {"due_at", "paused", "claims"} or number(new, "claims") > number(
-            old, "claims"
-        ):
-            return False
-        return old["state"]["S"] in {"ready", "queued"}
+        is_claim = number(new, "claims") > number(old, "claims")
+        is_moved = {"due_at"} <= names <= {"due_at", "paused", "claims"}
+        return is_moved and not is_claim and state in {"ready", "queued"}
 
     def _is_foreign(self, job: Wire) -> bool:
         """Whether the stack has another account than a job."""
@@ -289,11 +260,8 @@ class WaitLaws:
             yield early + 4, now + 6
 
     def _spans_of_pause(self, pause: Wire, early: float) -> Iterator[tuple[float, float]]:
-        now, probe, until = (
-            self.world.clock(),
-            number(pause, "next_probe"),
-            number(pause, "until") or inf,
-        )
+        now, probe = self.world.clock(), number(pause, "next_probe")
+        until = number(pause, "until") or inf
         low = min(max(probe, early + 1), early + LOOK_SECONDS, until)
         yield _after(low, min(max(probe, now + 1), now + LOOK_SECONDS, until), early, 10)
 
@@ -311,11 +279,8 @@ class WaitLaws:
         looks = self._recent(life)
         if not looks:
             return
-        look = looks[-1]
-        if (
-            self._free(look, "first", self.world.clock()) < 1
-            or number(look.items["RATE"], "hold_until") > self.world.clock()
-        ):
+        look, now = looks[-1], self.world.clock()
+        if self._free(look, "first", now) < 1 or number(look.items["RATE"], "hold_until") > now:
             self.laws.broken(PROBE, f"{key[1]}")
 
 
