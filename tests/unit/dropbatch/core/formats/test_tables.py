@@ -400,6 +400,7 @@ def test_answer_that_needs_quotes_has_them():
 def test_answer_is_its_text_or_compact_json(result, answer):
     line = line_of(b"text", b"x", result).decode()
     assert next(csv.reader([line])) == ["x", answer, "", "", ""]
+    assert b",empty_answer," in line_of(b"text", b"x", {"response": None})
 
 
 @pytest.mark.parametrize(

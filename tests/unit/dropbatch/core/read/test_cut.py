@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dropbatch.core.formats.table import Form, reader_of
 from dropbatch.core.models import Model, facts_of
 from dropbatch.core.plan import Checkpoint
 from dropbatch.core.read import cut as module
@@ -19,6 +20,7 @@ from dropbatch.core.read.form import detect_form
 from dropbatch.core.read.index import build_body
 from dropbatch.core.read.inputs import Inputs
 from dropbatch.errors import UploadRefused
+from tests.support.converted import BGE, target_of
 from tests.support.examples import examples
 from tests.support.uploads import (
     EXCERPT,
@@ -99,8 +101,11 @@ def test_what_is_kept_of_records_that_cannot_be_sent_takes_room():
 def test_record_is_sent_below_body_limit(size, is_sent, ending):
     judged = validate_record(record_of(size) + ending, 1)
     assert getattr(judged, "code", "") == ("" if is_sent else "too_large")
-    (one,) = cuts_of(plan_of((10, LIMIT - 1)), record_of(size) + ending + b"\n")
-    assert [row.code for row in one.rows] == ["" if is_sent else "too_large"]
+    plan, text = plan_of((10, LIMIT - 1)), record_of(size)[len(b'{"text":"') : -len(b'"}')]
+    as_text = [replace(plan, format="text"), Checkpoint(), 0, [text + ending + b"\n"]]
+    made = read_batches(*as_text, reader_of(Form("text"), target_of(BGE)))
+    for (one,) in (cuts_of(plan, record_of(size) + ending + b"\n"), list(made)):
+        assert [row.code for row in one.rows] == ["" if is_sent else "too_large"]
 
 
 FILLING = b"x" * 3 * LIMIT

@@ -3,12 +3,14 @@
 import base64
 import json
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
 
 from dropbatch.core import names
 from dropbatch.core.formats.base import Converted, RecordFault
+from dropbatch.core.formats.table import Form, reader_of
 from dropbatch.core.models import Model, facts_of, find_model
 from dropbatch.core.plan import Checkpoint, SplitPlan
 from dropbatch.core.read.attachments import UNNAMED, attach, marked, names_any
@@ -16,8 +18,8 @@ from dropbatch.core.read.cut import read_batches
 from dropbatch.core.read.inputs import Inputs
 from local.workers_ai import Behaviour
 from local.workers_ai.models.schemas import problem
-from tests.support.converted import BGE, CHAT, GPT, HELLO, KIMI, LLAMA, SCOUT
-from tests.support.uploads import cuts_of, plan_of
+from tests.support.converted import BGE, CHAT, GPT, HELLO, KIMI, LLAMA, SCOUT, target_of
+from tests.support.uploads import plan_of
 
 GEMMA = "@cf/google/gemma-4-26b-a4b-it"
 MODELS = (*CHAT, BGE, "@cf/baai/bge-m3", "@cf/meta/m2m100-1.2b")
@@ -238,9 +240,12 @@ IN_CHAT = b'{"messages":[{"role":"user","content":[{"image_url":{"url":{"s3":"a.
 @pytest.mark.parametrize("record", [b'{"prompt":"a","image":{"s3":"a.png"}}', IN_CHAT])
 def test_record_that_names_an_object_fails_alone_where_none_is_read(record):
     upload = b'{"prompt":"a"}\n' * 20 + record + b'\n{"prompt":"a"}\n'
-    (found,) = cuts_of(replace(plan_of((99, 9_999)), model=SEEING), upload)
-    (fault,) = found.rows.faults
-    assert (fault, found.rows[fault].message) == (20, f"Line 21: {UNNAMED}")
+    plan = replace(plan_of((99, 9_999)), model=SEEING, format="native")
+    for reader in (None, reader_of(Form("native"), target_of(SEEING))):
+        load = partial(pytest.fail, "read")
+        (found,) = read_batches(plan, Checkpoint(), 0, [upload], reader, load)
+        (fault,) = found.rows.faults
+        assert (fault, found.rows[fault].message) == (20, f"Line 21: {UNNAMED}")
 
 
 def test_audio_is_base64_for_a_model_whose_schema_says_so():

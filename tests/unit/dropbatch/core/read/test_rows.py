@@ -41,6 +41,12 @@ def test_each_row_says_how_far_next_is(size):
     assert [line for window in windows for line in window.lines] == [1, 2, 1, 1]
 
 
+def test_long_stretch_of_empty_rows_is_one():
+    for row in (b"a", b'"\n"'):
+        windows = read_rows([row + b"\n" * 21 + b"b"], b",")
+        assert [record for window in windows for record in window.records] == [row, b"", b"b"]
+
+
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize(
     ("data", "line"),
