@@ -40,7 +40,7 @@ UPLOADS = (200 * MB, 600 * MB, 2_000 * MB)
 """Below 200 MB an upload ends before its batches, which grow, are at their largest."""
 LARGE_REPLIES = (2 * MB, 20 * MB, 200 * MB)
 MOST_TIMES_FLOOR, MOST_TIMES_FLOOR_OF_SMALL = 1.8, 3.0
-"""The second of few or tiny answers: what is done once for each is as much as the rest."""
+"""The second of few answers: what is done once is as much as the rest."""
 
 _TEXT = """\
 # Measurements
@@ -128,7 +128,7 @@ def _collect() -> list[list[str]]:
                     "ours": partial(_again, repeat, collected.collect, reply),
                     "floor": partial(_again, repeat, steps.collect_floor, reply),
                 }
-                is_small = count == FIRST_BATCH_RECORDS or kind == inputs.TINY
+                is_small = count == FIRST_BATCH_RECORDS
                 limit = MOST_TIMES_FLOOR_OF_SMALL if is_small else MOST_TIMES_FLOOR
                 size = repeat * reply.stat().st_size
                 rows.append(_speed(f"{count:,} {kind}", take_turns(ways, ROUNDS), size, limit))

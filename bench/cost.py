@@ -139,12 +139,9 @@ def memories() -> dict[str, int]:
 
 
 def of_job(records: int, taken: Computing, events: Events = POLLS, seeds: range = SEEDS) -> Bill:
-    """The bill of a job of records of 1 KB, of a model that is new, on a stack that was idle.
+    """The mean bill of a job of records of 1 KB, of a model that is new, on a stack that was idle.
 
-    The mean of some worlds.
-
-    The clean-up of what it staged is included; an idle stack's ticks between its end and the
-    clean-up are not.
+    The clean-up of what it staged is included; an idle stack's ticks until then are not.
     """
     found, stored, took, times = Found(), Counter[str](), 0.0, JOBS[records]
     for seed in seeds:
@@ -162,32 +159,28 @@ def of_job(records: int, taken: Computing, events: Events = POLLS, seeds: range 
             world.tick_seconds = CLEAN_AFTER_SECONDS / 2 + 60
             world.run(CLEAN_AFTER_SECONDS + 300)
             assert not [key for key in world.s3.objects if key.startswith("staging/")]
-    hours, worlds = took / len(seeds) / 3_600, len(seeds)
+    seconds, gb = took / len(seeds), 1e9 * len(seeds)
+    days = properties("SubmitLogs")["RetentionInDays"]
     kept = (
-        ("staged objects", stored["staged"], hours + CLEAN_AFTER_SECONDS / 3_600, "S3"),
-        ("the ledger's items", stored["items"], LIFE_SECONDS / 3_600, "table"),
-        (
-            "logs",
-            found.used["log bytes"],
-            24.0 * properties("SubmitLogs")["RetentionInDays"],
-            "logs",
-        ),
+        ("staged objects", stored["staged"] / gb, seconds + CLEAN_AFTER_SECONDS, "S3"),
+        ("the ledger's items", stored["items"] / gb, LIFE_SECONDS, "table"),
+        ("logs", found.used["log bytes"] / gb, 86_400 * days, "logs"),
     )
+    storage = tuple((name, size, each / 3_600, where) for name, size, each, where in kept)
+    return _bill(found, len(seeds), taken, records, storage, seconds, batches)
+
+
+def _bill(found: Found, times: float, taken: Computing, records: int = 0, *rest: Any) -> Bill:
+    """What each of so many was billed on average; `rest` is that of `Bill`."""
+    cold = {name: COLD_SECONDS * found.cold[name] for name in FUNCTIONS}
     return Bill(
-        {name: count / worlds for name, count in found.used.items()},
+        {name: count / times for name, count in found.used.items()},
+        {name: (found.seconds[name] + cold[name]) / times for name in FUNCTIONS},
         {
-            name: (found.seconds[name] + COLD_SECONDS * found.cold[name]) / worlds
+            name: found.calls[name] / times * taken.call[name] + records * taken.record[name]
             for name in FUNCTIONS
         },
-        {
-            name: found.calls[name] / worlds * taken.call[name] + records * taken.record[name]
-            for name in FUNCTIONS
-        },
-        tuple(
-            (name, size / worlds / 1e9, kept_hours, where) for name, size, kept_hours, where in kept
-        ),
-        3_600 * hours,
-        batches,
+        *rest,
     )
 
 
@@ -196,20 +189,13 @@ def of_tick(taken: Computing, events: Events = POLLS) -> tuple[Bill, set[str]]:
     found = Found()
     with _idle_stack(SEEDS[0], events, 1) as world, billed(world, found):
         world.run(60.0 * IDLE_TICKS)
-    ticks = found.used["Lambda runs"]
-    return Bill(
-        {name: count / ticks for name, count in found.used.items()},
-        {name: found.seconds[name] / ticks for name in FUNCTIONS},
-        {name: found.calls[name] / ticks * taken.call[name] for name in FUNCTIONS},
-    ), found.valued
+    found.cold.clear()
+    return _bill(found, found.used["Lambda runs"], taken), found.valued
 
 
 @contextmanager
 def _idle_stack(seed: int, events: Events, times: int) -> Iterator[World]:
-    """A world at the template's defaults in which the first tick was.
-
-    Where a record is as so many.
-    """
+    """A world at the template's defaults after its first tick, where a record is as so many."""
     settings = {
         "MAX_REQUESTS_PER_BATCH": int(default("MaxRequestsPerBatch")) // times,
         "API_CALLS_PER_MINUTE": default("ApiCallsPerMinute"),
@@ -246,12 +232,9 @@ def polled_queues() -> int:
 def idle_rows(tick: Bill, valued: set[str]) -> list[tuple[str, str, float]]:
     """What a month of an idle stack is billed: name, count and dollars."""
     receives = polled_queues() * POLLERS * RECEIVES_A_MINUTE * MONTH_MINUTES
+    rows = tick.rows(memories(), MONTH_MINUTES)
     return [
-        *(
-            (name, f"{count:,.0f}", cost)
-            for name, count, cost in tick.rows(memories(), MONTH_MINUTES)
-            if count
-        ),
+        *((name, f"{count:,.0f}", cost) for name, count, cost in rows if count),
         ("SQS requests of Lambda's pollers", f"{receives:,}", receives * PRICES["SQS requests"]),
         *((name, "", cost) for name, cost in _standing(valued).items()),
     ]

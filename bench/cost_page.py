@@ -4,6 +4,7 @@ To `bench/cost.md`, and the figures by which people decide to docs/limits.md and
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.cost import (
@@ -24,7 +25,7 @@ from bench.cost import (
     of_tick,
     polled_queues,
 )
-from bench.meter import API_WAITS, CALL_CPU, FUNCTIONS, TLS_CPU, WAITS, computing
+from bench.meter import API_WAITS, CALL_CPU, TLS_CPU, WAITS, computing
 from bench.timing import grid, written_by
 from dropbatch.core.plan import FIRST_BATCH_RECORDS
 from local.template import default
@@ -90,37 +91,48 @@ million records:
 def _million_rows(polls: Bill, events: Bill) -> list[list[str]]:
     memory = memories()
     rows = [
-        [
-            name,
-            f"${PRICES[name] * 1e6:g}",
-            f"{count:,.0f}",
-            f"{cost:.5f}",
-            f"{others:,.0f}",
-            f"{other_cost:.5f}",
-        ]
-        for (name, count, cost), (_, others, other_cost) in zip(
-            polls.rows(memory), events.rows(memory), strict=True
-        )
+        [name, f"${PRICES[name] * 1e6:g}", f"{count:,.0f}", f"{cost:.5f}"]
+        for name, count, cost in polls.rows(memory)
     ]
-    kept = [sum(cost for *_, cost in bill.storage()) for bill in (polls, events)]
-    return [
-        *rows,
-        ["storage", "", "", f"{kept[0]:.5f}", "", f"{kept[1]:.5f}"],
-        [
-            "storage and work",
-            "",
-            "",
-            f"**{polls.dollars(memory):.5f}**",
-            "",
-            f"**{events.dollars(memory):.5f}**",
-        ],
-    ]
+    for row, (_, count, cost) in zip(rows, events.rows(memory), strict=True):
+        row += [f"{count:,.0f}", f"{cost:.5f}"]
+    kept = [f"{sum(cost for *_, cost in bill.storage()):.5f}" for bill in (polls, events)]
+    whole = [f"**{bill.dollars(memory):.5f}**" for bill in (polls, events)]
+    for name, (first, second) in (("storage", kept), ("storage and work", whole)):
+        rows.append([name, "", "", first, "", second])
+    return rows
+
+
+def _job_rows(both: Bills) -> Iterator[list[str]]:
+    for records, bills in both.items():
+        row = [f"{records:,}", f"{bills[0].batches:,}"]
+        for bill in bills:
+            row += [f"{bill.used['API calls']:,.0f}", f"{bill.dollars(memories()):.6f}"]
+        yield row
+
+
+def _idle_rows(idle: list[tuple[str, str, float]]) -> Iterator[list[str]]:
+    for name, count, cost in idle:
+        yield [name, count, f"{cost:.2f}" if cost >= 0.1 else f"{cost:.3f}"]
+    yield ["", "", f"**{sum(cost for *_, cost in idle):.2f}**"]
+
+
+def _lambda_rows(bill: Bill) -> Iterator[list[str]]:
+    for name, memory in memories().items():
+        seconds = bill.wait[name], bill.cpu[name], bill.seconds_of(name, memory)
+        yield [name, f"{memory:,} MB", *(f"{one:.0f} s" for one in seconds)]
 
 
 def report(both: Bills, idle: list[tuple[str, str, float]]) -> str:
     """The whole page as text."""
-    memory = memories()
     million, with_events = both[MILLION]
+    stored = [
+        [name, f"{gb:.4f}", f"{hours:,.0f} h", f"{cost:.5f}"]
+        for name, gb, hours, cost in million.storage()
+    ]
+    ways = ["polls alone", "dollars", "events", "dollars"]
+    jobs = ["records", "batches", "calls of the API", "dollars", "with events: calls", "dollars"]
+    times = ["function", "memory", "waiting", "computing on a whole processor", "billed"]
     return _TEXT.format(
         written=written_by("python -m bench.cost_page"),
         seeds=len(SEEDS),
@@ -130,62 +142,15 @@ def report(both: Bills, idle: list[tuple[str, str, float]]) -> str:
         first=FIRST_BATCH_RECORDS,
         most=int(default("MaxRequestsPerBatch")),
         minutes=million.seconds / 60,
-        million=grid(
-            ["", "price of a million", "polls alone", "dollars", "events", "dollars"],
-            _million_rows(million, with_events),
-        ),
-        storage=grid(
-            ["", "GB", "kept for", "dollars"],
-            [
-                [name, f"{gb:.4f}", f"{hours:,.0f} h", f"{cost:.5f}"]
-                for name, gb, hours, cost in million.storage()
-            ],
-        ),
-        jobs=grid(
-            ["records", "batches", "calls of the API", "dollars", "with events: calls", "dollars"],
-            [
-                [
-                    f"{records:,}",
-                    f"{bills[0].batches:,}",
-                    *(
-                        cell
-                        for bill in bills
-                        for cell in (
-                            f"{bill.used['API calls']:,.0f}",
-                            f"{bill.dollars(memory):.6f}",
-                        )
-                    ),
-                ]
-                for records, bills in both.items()
-            ],
-        ),
+        million=grid(["", "price of a million", *ways], _million_rows(million, with_events)),
+        storage=grid(["", "GB", "kept for", "dollars"], stored),
+        jobs=grid(jobs, list(_job_rows(both))),
         ticks=IDLE_TICKS,
         queues=polled_queues(),
         receives=POLLERS * RECEIVES_A_MINUTE,
-        idle=grid(
-            ["a month", "count", "dollars"],
-            [
-                *(
-                    [name, count, f"{cost:.2f}" if cost >= 0.1 else f"{cost:.3f}"]
-                    for name, count, cost in idle
-                ),
-                ["", "", f"**{sum(cost for *_, cost in idle):.2f}**"],
-            ],
-        ),
+        idle=grid(["a month", "count", "dollars"], list(_idle_rows(idle))),
         cold=COLD_SECONDS,
-        lambdas=grid(
-            ["function", "memory", "waiting", "computing on a whole processor", "billed"],
-            [
-                [
-                    name,
-                    f"{memory[name]:,} MB",
-                    f"{million.wait[name]:.0f} s",
-                    f"{million.cpu[name]:.0f} s",
-                    f"{million.seconds_of(name, memory[name]):.0f} s",
-                ]
-                for name in FUNCTIONS
-            ],
-        ),
+        lambdas=grid(times, list(_lambda_rows(million))),
         call_cpu=CALL_CPU * 1e3,
         tls_cpu=TLS_CPU * 1e9,
         **{name: wait * 1e3 for name, wait in WAITS.items()},

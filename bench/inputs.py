@@ -70,10 +70,7 @@ def repeat_upload(path: Path, source: Path, size: int) -> None:
 
 
 def _embedding(dimensions: int) -> Callable[[random.Random], str]:
-    """Results with one of a few vectors.
-
-    Printed like 32-bit floats stored as 64-bit ones and cut at 10 digits.
-    """
+    """Results with one of a few vectors, printed like 32-bit floats stored as 64-bit ones."""
     dice = random.Random(dimensions)
     vectors = [
         "[" + ",".join(repr(round(dice.gauss(0, 0.05), 10)) for _ in range(dimensions)) + "]"
@@ -86,12 +83,6 @@ def _embedding(dimensions: int) -> Callable[[random.Random], str]:
     return result
 
 
-def _label(dice: random.Random) -> str:
-    good = dice.random()
-    bad = 1 - good
-    return f'[{{"label":"NEGATIVE","score":{bad:.10f}}},{{"label":"POSITIVE","score":{good:.10f}}}]'
-
-
 def _generated(dice: random.Random) -> str:
     answer = {
         "response": dice.choice(PARAGRAPHS),
@@ -101,17 +92,14 @@ def _generated(dice: random.Random) -> str:
 
 
 PARAGRAPHS = texts(400)
-TINY = "two labels"
 MOST_ANSWERS = {
     "embeddings of 384 floats": "@cf/baai/bge-small-en-v1.5",
     "generated text of 400 characters": "@cf/meta/llama-3.1-8b-instruct",
-    TINY: "@cf/huggingface/distilbert-sst-2-int8",
 }
 """The models that answer so: a batch has as many records as its model may have."""
 REPLIES: dict[str, Callable[[random.Random], str]] = {
     "embeddings of 384 floats": _embedding(384),
     "generated text of 400 characters": _generated,
-    TINY: _label,
 }
 
 

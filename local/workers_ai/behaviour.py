@@ -7,11 +7,12 @@ sources), `observed` (reported by clients of the live API), `unknown` (not known
 the default is a guess, the switch offers the other guesses), `invented` (specific to this server,
 no claim about the API).
 """
-# ruff: noqa: FBT003 # The default of a switch comes first, whatever its type.
+# ruff: noqa: FBT003, RUF009 # The default of a switch comes first, whatever its type.
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -25,11 +26,27 @@ class SwitchError(ValueError):
     """A switch that does not exist, or a value that it does not accept."""
 
 
-def _switch(default: object, verdict: Verdict, about: str) -> Any:  # As `dataclasses.field` does.
+def _switch(verdict: Verdict, default: object, about: str) -> Any:  # As `dataclasses.field` does.
     metadata = {"verdict": verdict, "about": about}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+_documented = partial(_switch, "documented")
+_observed = partial(_switch, "observed")
+_unknown = partial(_switch, "unknown")
+_invented = partial(_switch, "invented")
+
+Status = Literal[200, 202]
+Shape = Literal["A", "B"]
+IdForm = Literal["uuid", "req", "integer", "mixed"]
+ItemIds = Literal["number", "text", "float", "opaque", "absent"]
+ItemSuccess = Literal["true", "text", "one", "null", "absent"]
+ItemError = Literal["object", "message", "string", "errors", "text", "none"]
+Spread = Literal["fixed", "uniform", "lognormal"]
+EventIds = Literal["req", "bare", "as_sent", "mixed"]
+Refusal = Literal["", "401/10000", "403/10000", "403/9109", "404/7003", "405/7001", "page"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,226 +54,119 @@ class Behaviour:
     """How the server behaves. Each field's declaration has its meaning."""
 
     # Access
-    tokens: tuple[str, ...] = _switch(("local-token",), "invented", "accepted API tokens")
-    foreign_tokens: tuple[str, ...] = _switch(
-        (), "observed", "good tokens without access to the account: 403/9109"
-    )
-    accounts: tuple[str, ...] = _switch(
-        (), "invented", "the only accounts accepted; empty: any 32 hex digits"
-    )
-
-    # AI Gateway
-    gateway_token: str = _switch(
-        "", "observed", "token that the gateway requires in cf-aig-authorization; empty: none"
-    )
-
-    # Worker
-    raw_response: bool = _switch(
-        True,
-        "documented",
-        "the Worker's AI binding returns raw responses; false: objects, and errors that it throws",
+    tokens: tuple[str, ...] = _invented(("local-token",), "accepted API tokens")
+    foreign_tokens: tuple[str, ...] = _observed((), "good tokens of other accounts: 403/9109")
+    accounts: tuple[str, ...] = _invented((), "accounts; empty: any 32 hex digits")
+    gateway_token: str = _observed("", "what AI Gateway wants in cf-aig-authorization")
+    raw_response: bool = _documented(
+        True, "the AI binding returns raw responses; false: objects, and errors that it throws"
     )
 
     # Envelope
-    envelope: bool = _switch(
-        True,
-        "documented",
-        "REST envelope; false: bare bodies and the runtime's `internalCode` errors",
-    )
-    result_list: bool = _switch(False, "invented", "`result` is a list with one element")
-    error_result: Literal["null", "empty", "absent"] = _switch(
-        "null", "documented", "`result` beside errors"
-    )
-    compress: bool = _switch(
-        False, "unknown", "gzip replies of over 1 KB for clients that accept it"
-    )
+    envelope: bool = _documented(True, "false: bare bodies, and errors with `internalCode`")
+    result_list: bool = _invented(False, "`result` is a list with one element")
+    error_result: Literal["null", "empty", "absent"] = _documented("null", "it beside errors")
+    compress: bool = _unknown(False, "gzip replies of over 1 KB for clients that accept it")
 
     # Submit
-    submit_status: Literal[200, 202] = _switch(200, "unknown", "HTTP status of an accepted submit")
-    request_id_form: Literal["uuid", "req", "integer", "mixed"] = _switch(
+    submit_status: Status = _unknown(200, "HTTP status of an accepted submit")
+    request_id_form: IdForm = _documented(
         "uuid",
-        "documented",
-        "`req`: the form `req-<uuid>` of the event documentation; `integer`: a number, `mixed`: "
-        "some of each of the other two, and pending replies in the other form (invented)",
+        "`req`: `req-<uuid>`, as in events; `integer`: a number, `mixed`: some of each of the "
+        "other two, and pending replies in the other form (invented)",
     )
-    accept_after: float = _switch(
-        0.0,
-        "unknown",
-        "seconds (a wide median) after a submit's last byte until its batch exists and its reply "
-        "begins",
-    )
-    max_payload: int = _switch(
-        10_000_000,
-        "documented",
-        "bodies of this many bytes or more are refused, 413/3006 (the code is inferred)",
-    )
-    max_requests: int = _switch(
-        0, "documented", "most requests in a batch; 0: no limit is documented"
-    )
-    unknown_members: Literal["accept", "refuse"] = _switch(
-        "accept",
-        "unknown",
-        "members that a model's schema does not name; the published schemas forbid none",
-    )
+    accept_after: float = _unknown(0.0, "seconds (a wide median) until its batch exists")
+    max_payload: int = _documented(10_000_000, "bodies of so many bytes are refused, 413/3006")
+    max_requests: int = _documented(0, "most requests in a batch; 0: no limit is documented")
+    unknown_members: Literal["accept", "refuse"] = _unknown("accept", "those no schema names")
 
     # Poll
-    pending_status: Literal[200, 202] = _switch(
-        200, "unknown", "HTTP status while a batch is pending"
-    )
-    pending_empty: bool = _switch(False, "observed", "a pending reply's `result` is `{}`")
-    empty_array: Literal["", "responses", "results"] = _switch(
-        "", "invented", "name of an empty array in the replies for a pending batch"
-    )
-    queued_word: str = _switch("queued", "documented", "status before the batch runs")
-    running_word: str = _switch("running", "documented", "status while it runs")
-    retention: float = _switch(
-        86_400.0, "unknown", "seconds after completion for which results are available; 0: for ever"
-    )
-    answers_per_batch: int = _switch(
-        0, "unknown", "complete answers before the id is unknown; 0: any number (observed, weakly)"
-    )
+    pending_status: Status = _unknown(200, "HTTP status while a batch is pending")
+    pending_empty: bool = _observed(False, "a pending reply's `result` is `{}`")
+    empty_array: Literal["", "responses", "results"] = _invented("", "an array in such a reply")
+    queued_word: str = _documented("queued", "status before the batch runs")
+    running_word: str = _documented("running", "status while it runs")
+    retention: float = _unknown(86_400.0, "seconds for which results are kept; 0: for ever")
+    answers_per_batch: int = _unknown(0, "complete answers before the id is unknown; 0: any number")
 
     # Completed batches
-    shapes: Mapping[str, Literal["A", "B"]] = _switch(
-        {},
-        "observed",
-        "shape by model: A `responses`/`id`, B `results`/`index`; `*` applies to every model",
+    shapes: Mapping[str, Shape] = _observed(
+        {}, "by model: A `responses`/`id`, B `results`/`index`; `*` applies to every model"
     )
-    shuffle: bool = _switch(True, "documented", "items are in another order than submitted")
-    completed_status: str = _switch(
-        "", "observed", "`status` beside the items of a completed batch"
+    shuffle: bool = _documented(True, "items are in another order than submitted")
+    completed_status: str = _observed("", "`status` beside the items of a completed batch")
+    missing_reference: Literal["null", "absent"] = _documented("null", "where none was sent")
+    nested_result: bool = _documented(False, "the item's `result` is within a `result`")
+    item_ids: ItemIds = _documented(
+        "number", "`id` or `index`; opaque (as a UUID) or absent: only the reference says whose"
     )
-    missing_reference: Literal["null", "absent"] = _switch(
-        "null", "documented", "`external_reference` of an item whose request had none"
+    item_success: ItemSuccess = _documented("true", "of a good item: true, `'true'`, 1, null, none")
+    answers_refused: bool = _invented(False, "`success: false` in the envelope around answers")
+    usage_names: Literal["prompt", "input", "both"] = _observed(
+        "prompt", "`prompt_tokens` and `completion_tokens`, `input_tokens` and `output_tokens`"
     )
-    nested_result: bool = _switch(
-        False, "documented", "launch form: the item's `result` within a `result`"
-    )
-    item_ids: Literal["number", "text", "float", "opaque", "absent"] = _switch(
-        "number",
-        "documented",
-        "`id` or `index` of an item; opaque (as a UUID) or absent: only its "
-        "`external_reference` names its request",
-    )
-    item_success: Literal["true", "text", "one", "null", "absent"] = _switch(
-        "true", "documented", "`success` of a good item: true, `'true'`, 1, null, or nothing"
-    )
-    answers_refused: bool = _switch(
-        False, "invented", "`success: false` in the envelope around the answers"
-    )
-    usage_names: Literal["prompt", "input", "both"] = _switch(
-        "prompt",
-        "observed",
-        "`usage` as `prompt_tokens` and `completion_tokens`, as `input_tokens` and "
-        "`output_tokens`, or both",
-    )
-    cached_share: float = _switch(
-        0.0,
-        "observed",
-        "share of the input tokens that `prompt_tokens_details.cached_tokens` reports",
-    )
-    item_error: Literal["object", "message", "string", "errors", "text", "none"] = _switch(
+    cached_share: float = _observed(0.0, "share of the input tokens reported as `cached_tokens`")
+    item_error: ItemError = _unknown(
         "object",
-        "unknown",
-        "a failed item: `error:{code,message}`, `error:{message}`, `error:'code: "
-        "message'`, `errors:[…]`, "
+        "`error:{code,message}`, `error:{message}`, `error:'code: message'`, `errors:[…]`, "
         "`message`, or nothing",
     )
-    batch_failure: Literal["envelope", "error", "failed"] = _switch(
-        "envelope",
-        "unknown",
-        "a batch that failed after acceptance: an error reply, or 200 with that `status`",
+    batch_failure: Literal["envelope", "error", "failed"] = _unknown(
+        "envelope", "a batch that failed after acceptance: an error, or 200 with that `status`"
     )
 
     # Time
-    latency: float = _switch(2.0, "invented", "seconds from acceptance to completion (its median)")
-    latency_kind: Literal["fixed", "uniform", "lognormal"] = _switch(
-        "fixed", "invented", "its spread"
-    )
-    latency_spread: float = _switch(
-        0.5, "invented", "uniform: plus or minus this share; lognormal: the sigma"
-    )
-
-    clock_ahead: float = _switch(
-        0.0, "invented", "seconds by which the API's clock is ahead of the caller's"
-    )
+    latency: float = _invented(2.0, "seconds from acceptance to completion (its median)")
+    latency_kind: Spread = _invented("fixed", "its spread")
+    latency_spread: float = _invented(0.5, "uniform: plus or minus this share; lognormal: sigma")
+    clock_ahead: float = _invented(0.0, "seconds by which the API's clock is ahead of the caller's")
 
     # Limits
-    global_limit: int = _switch(
+    global_limit: int = _documented(
         1200,
-        "documented",
         "calls of a token within five minutes, pulls and acknowledgements of Queues aside, then "
         "five minutes of 429/971; 0: no limit",
     )
 
     # Completion events
-    queues_refused: Literal[
-        "", "401/10000", "403/10000", "403/9109", "404/7003", "405/7001", "page"
-    ] = _switch(
-        "",
-        "invented",
-        "reply to every call of Queues and event subscriptions; page: HTML; "
-        "empty: they are carried out",
+    queues_refused: Refusal = _invented(
+        "", "reply to every call of Queues; page: HTML; empty: none"
     )
-    subscriptions_per: Literal["any", "model", "source"] = _switch(
-        "model",
-        "unknown",
-        "an account has at most one subscription for a model, or one in all; any: no limit",
+    subscriptions_per: Literal["any", "model", "source"] = _unknown(
+        "model", "an account has at most one subscription for a model, or one in all; any: no limit"
     )
-    event_names: Literal["full", "without_cf", "short"] = _switch(
-        "full",
-        "documented",
-        "an event's `type`: `cf.workersAi.model.batch.queued`, without `cf.`, or `batch.queued`",
+    event_names: Literal["full", "without_cf", "short"] = _documented(
+        "full", "`cf.workersAi.model.batch.queued`, without `cf.`, or `batch.queued`"
     )
-    event_ids: Literal["req", "bare", "as_sent", "mixed"] = _switch(
-        "req",
-        "documented",
-        "an event's `requestId`: with `req-`, without, as the reply to the submit had it, or one "
-        "of the first two",
+    event_ids: EventIds = _documented(
+        "req", "with `req-`, without, as in the submit's reply, mixed"
     )
-    event_bodies: Literal["base64", "text", "object"] = _switch(
-        "base64",
-        "unknown",
-        "`body` of a pulled message: base64, text, or the JSON value itself where it is one",
+    event_bodies: Literal["base64", "text", "object"] = _unknown(
+        "base64", "`body` of a pulled message: base64, text, or the JSON value itself"
     )
-    event_delay: float = _switch(
-        1.0, "unknown", "seconds until an event is in its queue (their median)"
-    )
-    event_delay_spread: float = _switch(0.0, "unknown", "the sigma of their logarithm")
-    foreign_events: float = _switch(
-        0.0,
-        "invented",
-        "messages of others beside each event of a batch, on average: other "
-        "stacks' batches, garbage",
-    )
+    event_delay: float = _unknown(1.0, "seconds until an event is in its queue (their median)")
+    event_delay_spread: float = _unknown(0.0, "the sigma of their logarithm")
+    foreign_events: float = _invented(0.0, "messages of others beside each event, on average")
 
     # Answers
-    refuse_reference: tuple[str, ...] = _switch(
-        (),
-        "unknown",
-        "models whose schema takes no `external_reference`, 400/5006; `*`: every model",
+    refuse_reference: tuple[str, ...] = _unknown(
+        (), "models that take no `external_reference`, 400/5006; `*`: every model"
     )
-    embedder: Literal["words", "hash"] = _switch(
-        "words", "invented", "vectors from hashes of words, or from a hash of the text"
-    )
-    answer_tokens: tuple[int, ...] = _switch(
+    embedder: Literal["words", "hash"] = _invented("words", "vectors from words, or from the text")
+    answer_tokens: tuple[int, ...] = _invented(
         (),
-        "invented",
-        "fewest and most tokens that a generated text reports, drawn from the request and "
-        "`seed`, each order of "
-        "magnitude as often, up to the request's limit; empty: those that it has",
+        "fewest and most tokens that a generated text reports, drawn from the request and `seed`, "
+        "each order of magnitude as often, up to the request's limit; empty: those that it has",
     )
 
     # Faults and chance
-    seed: int = _switch(0, "invented", "seeds ids, order, latencies and chance faults")
-    fault_rates: Mapping[str, float] = _switch(
-        {},
-        "invented",
-        "probability by fault, such as `3040`, `poll:html` or `missing`: see Fault injection",
+    seed: int = _invented(0, "seeds ids, order, latencies and chance faults")
+    fault_rates: Mapping[str, float] = _invented(
+        {}, "probability by fault, such as `3040`, `poll:html` or `missing`"
     )
-    hang: float = _switch(3600.0, "invented", "seconds of silence of a `hang` fault")
-    pace: float = _switch(1.0, "invented", "seconds before each kilobyte of a `slow_body` fault")
-    retry_after: int = _switch(60, "invented", "`retry-after` of an injected 971, seconds")
+    hang: float = _invented(3600.0, "seconds of silence of a `hang` fault")
+    pace: float = _invented(1.0, "seconds before each kilobyte of a `slow_body` fault")
+    retry_after: int = _invented(60, "`retry-after` of an injected 971, seconds")
 
     def changed(self, changes: Mapping[str, object]) -> "Behaviour":
         """The same behaviour with some switches changed to JSON-like values."""
@@ -288,13 +198,8 @@ def switches() -> list[tuple[str, str, Verdict, str]]:
     """Name, default, verdict and meaning of each switch, in order of declaration."""
     fresh = dataclasses.asdict(Behaviour())
     return [
-        (
-            field.name,
-            msgspec.json.encode(fresh[field.name]).decode(),
-            field.metadata["verdict"],
-            field.metadata["about"],
-        )
-        for field in dataclasses.fields(Behaviour)
+        (one.name, msgspec.json.encode(fresh[one.name]).decode(), *one.metadata.values())
+        for one in dataclasses.fields(Behaviour)
     ]
 
 
