@@ -208,7 +208,7 @@ class WorkersAI:
             known = isinstance(asked, str)
             batch = self._batches.find(str(asked), self._behaviour, now) if known else None
             bodies = SearchedBodies(self._batches, batch, body)
-            faults = self._strikes(call, route.model, bodies, batch, body)
+            faults = self._strikes(call, route.rest, bodies, batch, body)
         return _Run(route, call, sent, body, batch, tuple(faults), now)
 
     def _strikes(
@@ -251,7 +251,7 @@ class WorkersAI:
     def _take(self, run: _Run) -> Reply:
         """A submit, or a call that is answered synchronously."""
         behaviour = self._behaviour
-        model = MODELS.get(run.route.model)
+        model = MODELS.get(run.route.rest)
         if model is None:
             return replies.failure(error(5007), behaviour)
         refused = self._refused(model, run)
@@ -321,7 +321,7 @@ class WorkersAI:
     def _poll(self, run: _Run) -> Reply:
         behaviour = self._behaviour
         batch = run.batch
-        if batch is None or (batch.account, batch.model) != (run.route.account, run.route.model):
+        if batch is None or (batch.account, batch.model) != (run.route.account, run.route.rest):
             unknown = ApiError(404, 10404, "AiError: request not found")
             return replies.failure(unknown, behaviour)
         with self._lock:

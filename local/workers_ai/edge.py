@@ -15,20 +15,22 @@ _ACCOUNT = re.compile(r"[0-9a-f]{32}")
 _BEARER = re.compile(r"Bearer [A-Za-z0-9_.~+/=-]+")
 # The one method that each resource answers to; queues and subscriptions look at theirs themselves.
 _METHODS = {"run": "POST", "search": "GET", "verify": "GET"}
-_TREES: dict[Literal["queues", "subscriptions"], str] = {
-    "queues": "queues",
-    "subscriptions": "event_subscriptions/subscriptions",
+_PATHS: dict[Literal["run", "search", "verify", "queues", "subscriptions"], re.Pattern[str]] = {
+    "verify": re.compile("tokens/verify"),
+    "search": re.compile("ai/models/search"),
+    "run": re.compile("ai/run/(.+)"),
+    "queues": re.compile("queues((?:/.*)?)"),
+    "subscriptions": re.compile("event_subscriptions/subscriptions((?:/.*)?)"),
 }
+"""Below an account."""
 
 
 class Route(NamedTuple):
-    """A resource, and the account and model in its path."""
+    """A resource, the account in its path, and what follows: the model that is run, for example."""
 
     resource: Literal["run", "search", "verify", "queues", "subscriptions"]
     account: str = ""
-    model: str = ""
     rest: str = ""
-    """Of queues and subscriptions: what follows in the path."""
 
     @property
     def kind(self) -> str:
@@ -61,15 +63,9 @@ def _resource(path: str) -> Route | ApiError:  # One for each kind of path.
     account, rest = parts[2], parts[3]
     if not _ACCOUNT.fullmatch(account):
         return error(7003, f"Could not route to {path}, perhaps your object identifier is invalid?")
-    if rest == "tokens/verify":
-        return Route("verify", account)
-    if rest == "ai/models/search":
-        return Route("search", account)
-    if rest.startswith("ai/run/") and len(rest) > len("ai/run/"):
-        return Route("run", account, rest.removeprefix("ai/run/"))
-    for resource, start in _TREES.items():
-        if rest == start or rest.startswith(f"{start}/"):
-            return Route(resource, account, rest=rest.removeprefix(start))
+    for resource, pattern in _PATHS.items():
+        if (found := pattern.fullmatch(rest)) is not None:
+            return Route(resource, account, "".join(found.groups()))
     return error(7000)
 
 

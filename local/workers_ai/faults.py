@@ -1,6 +1,4 @@
-"""Faults: what can go wrong on demand, when a fault strikes.
-
-And which requests of a batch it affects.
+"""Faults: what can go wrong on demand, when a fault strikes, which requests it affects.
 
 What a fault then does is carried out in `api.py` (calls) and `complete.py` (finished batches).
 """
@@ -159,14 +157,12 @@ class Fault(
             return {index for index in self.items if index < len(requests)}
         if self.marker or self.share:
             texts = [msgspec.json.encode(request) for request in requests]
-            marker = self.marker.encode()
-            return {
-                index
-                for index, text in enumerate(texts)
-                if (self.marker and marker in text)
-                or (self.share and chance("share", text) < self.share)
-            }
+            return {index for index, text in enumerate(texts) if self._is_chosen(text)}
         return {int(chance(self.kind, salt) * len(requests))}
+
+    def _is_chosen(self, text: bytes) -> bool:
+        is_marked = bool(self.marker) and self.marker.encode() in text
+        return is_marked or chance("share", text) < self.share
 
 
 def asked(request: object) -> object:
@@ -203,7 +199,7 @@ class Faults:
         self._queue.extend(_Scripted(fault) for fault in faults)
 
     def clear(self) -> None:
-        """Forget all queued faults. Batches that are already marked stay marked."""
+        """Forget all queued faults."""
         self._queue.clear()
 
     def queued(self) -> list[Fault]:
@@ -218,11 +214,7 @@ class Faults:
             if not fault.strikes(call, model, bodies):
                 continue
             entry.seen += 1
-            if entry.seen < fault.nth:
-                continue
-            if fault.nature.stage != "batch" and any(
-                other.nature.stage != "batch" for other in struck
-            ):
+            if entry.seen < fault.nth or not _goes_with(fault, struck):
                 continue
             struck.append(fault)
             entry.used += 1
@@ -243,20 +235,18 @@ def _by_name(name: str) -> Fault:
 
 
 def by_chance(rates: Mapping[str, float], call: Call, *draw: str | int) -> list[Fault]:
-    """Chance faults that strike a call.
-
-    Args:
-        rates: Probability by kind, by `submit:kind`, `poll:kind` or `queues:kind`.
-        call: The call.
-        draw: What the call's chance is drawn from.
-    """
+    """Chance faults that strike a call, by their rates and what chance is drawn from."""
     struck: list[Fault] = []
     for name, rate in rates.items():
         fault = _by_name(name)
-        called = fault.strikes(call, "", ())
-        alone = fault.nature.stage == "batch" or all(
-            other.nature.stage == "batch" for other in struck
-        )
-        if called and alone and chance(name, *draw) < rate:
+        if not fault.strikes(call, "", ()) or not _goes_with(fault, struck):
+            continue
+        if chance(name, *draw) < rate:
             struck.append(fault)
     return struck
+
+
+def _goes_with(fault: Fault, struck: Iterable[Fault]) -> bool:
+    """Whether one more may strike: at most one changes the call itself."""
+    stages = {one.nature.stage for one in struck} - {"batch"}
+    return fault.nature.stage == "batch" or not stages

@@ -64,7 +64,7 @@ def block(page, language, having=""):
 
 
 def embeddings(frame):
-    return np.array([json.loads(one) for one in WORDS.rows(list(frame["text"]), 384)], np.float32)
+    return np.array([json.loads(one) for one in WORDS(list(frame["text"]), 384)], np.float32)
 
 
 def assert_files_have_every_answer(folder, frame):

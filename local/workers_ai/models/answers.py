@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from local.workers_ai.models.catalogue import MODELS, Family, Model
-from local.workers_ai.models.embed import Embedder, embedder
+from local.workers_ai.models.embed import Embedder, embedder, scores
 
 _ECHO = 400  # Characters of the prompt that a generated text repeats.
 _CREATED = 1_790_000_000
@@ -73,7 +73,7 @@ def _embeddings(model: Model, requests: list[dict[str, Any]], embed: Embedder) -
         if not score
         for text in _texts(request)
     ]
-    rows = iter(embed.rows(texts, model.dimension))
+    rows = iter(embed(texts, model.dimension))
     answers = []
     for request, score in zip(requests, scored, strict=True):
         if score:
@@ -95,8 +95,8 @@ def _embeddings(model: Model, requests: list[dict[str, Any]], embed: Embedder) -
 
 def _rerank(request: dict[str, Any], embed: Embedder) -> Answer:
     contexts = _texts(request)
-    scores = embed.scores(request["query"], contexts)
-    result = {"response": [{"id": index, "score": score} for index, score in enumerate(scores)]}
+    found = scores(embed, request["query"], contexts)
+    result = {"response": [{"id": index, "score": score} for index, score in enumerate(found)]}
     return Answer(msgspec.json.encode(result), sum(map(tokens, [request["query"], *contexts])))
 
 
@@ -166,12 +166,11 @@ def _generate(request: dict[str, Any], default_tokens: int) -> _Generated:
     wanted = form.get("type")
     value = None
     finish = "stop"
-    if wanted == "json_schema":
+    if wanted in ("json_schema", "json_object"):
         schema = form.get("json_schema") or {}
-        value = _instance(schema.get("schema", schema), prompt)
-        text = msgspec.json.encode(value).decode()
-    elif wanted == "json_object":
-        value = {"answer": prompt[:_ECHO]}
+        is_free = wanted == "json_object"
+        plain = {"answer": prompt[:_ECHO]}
+        value = plain if is_free else _instance(schema.get("schema", schema), prompt)
         text = msgspec.json.encode(value).decode()
     else:
         text = f"Local answer {_digest(request)}: {prompt[:_ECHO]}"
@@ -218,20 +217,17 @@ def _chat(model: Model, request: dict[str, Any]) -> Answer:
     else:
         choice["text"] = made.text
         kind, prefix = "text_completion", "cmpl"
-    result = {
-        "id": f"{prefix}-{_digest(request)}",
-        "object": kind,
-        "created": _CREATED,
-        "model": model.name,
-        "choices": [choice],
-        "usage": made.usage,
-    }
+    result = {"id": f"{prefix}-{_digest(request)}", "object": kind, "created": _CREATED}
+    result |= {"model": model.name, "choices": [choice], "usage": made.usage}
     return Answer(msgspec.json.encode(result), made.prompt_tokens, made.completion_tokens)
 
 
 def _responses(model: Model, request: dict[str, Any]) -> Answer:
     made = _generate(request, default_tokens=request.get("max_output_tokens") or 2048)
     digest = _digest(request)
+    thought = [{"type": "reasoning_text", "text": "The stand-in repeats the prompt."}]
+    said = [{"type": "output_text", "text": made.text, "annotations": []}]
+    about = {"type": "message", "role": "assistant", "status": "completed"}
     result = {
         "id": f"resp_{digest}",
         "object": "response",
@@ -239,19 +235,8 @@ def _responses(model: Model, request: dict[str, Any]) -> Answer:
         "model": model.name,
         "status": "completed",
         "output": [
-            {
-                "id": f"rs_{digest}",
-                "type": "reasoning",
-                "summary": [],
-                "content": [{"type": "reasoning_text", "text": "The stand-in repeats the prompt."}],
-            },
-            {
-                "id": f"msg_{digest}",
-                "type": "message",
-                "role": "assistant",
-                "status": "completed",
-                "content": [{"type": "output_text", "text": made.text, "annotations": []}],
-            },
+            {"id": f"rs_{digest}", "type": "reasoning", "summary": [], "content": thought},
+            {"id": f"msg_{digest}", **about, "content": said},
         ],
         "usage": {
             "input_tokens": made.prompt_tokens,

@@ -8,9 +8,10 @@ and the vectors of different texts are nearly orthogonal.
 import functools
 import math
 import re
+from collections.abc import Callable
 from hashlib import blake2b, shake_256
 from operator import mul
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -22,63 +23,41 @@ _SHORT_WORD = 3
 """A word of at most this many characters is mostly grammar, and has little weight."""
 
 
-class Embedder(Protocol):
-    """Turns texts into vectors and scores."""
-
-    def rows(self, texts: list[str], dimension: int) -> list[bytes]:
-        """One JSON array of numbers for each text."""
-
-    def scores(self, query: str, texts: list[str]) -> list[float]:
-        """How near each text is to the query, from 0 to 1."""
+Embedder = Callable[[list[str], int], list[bytes]]
+"""Turns texts into vectors of so many numbers, each as JSON."""
 
 
-class HashEmbedder:
+def scores(embed: Embedder, query: str, texts: list[str]) -> list[float]:
+    """How near each text is to the query: the cosine, from 0 for opposite to 1 for equal."""
+    wanted, *others = map(msgspec.json.decode, embed([query, *texts], 1_024))
+    return [round((1 + sum(map(mul, wanted, other))) / 2, _DIGITS) for other in others]
+
+
+def _of_hash(texts: list[str], dimension: int) -> list[bytes]:
     """Vectors without meaning, made in microseconds from a hash of the text."""
-
-    _bits = 256
-
-    def __init__(self) -> None:
-        self._tables: dict[int, tuple[bytes, ...]] = {}
-
-    def rows(self, texts: list[str], dimension: int) -> list[bytes]:
-        """One JSON array of numbers for each text."""
-        table = self._tables.get(dimension)
-        if table is None:
-            size = f"{1 / math.sqrt(dimension):.8f}"
-            table = tuple(
-                ",".join(size if byte >> bit & 1 else f"-{size}" for bit in range(8)).encode()
-                for byte in range(256)
-            )
-            self._tables[dimension] = table
-        digests = (shake_256(text.encode()).digest(dimension // 8) for text in texts)
-        return [b"[%b]" % b",".join([table[byte] for byte in digest]) for digest in digests]
-
-    def scores(self, query: str, texts: list[str]) -> list[float]:
-        """The share of equal bits in the hashes."""
-
-        def bits(text: str) -> int:
-            return int.from_bytes(shake_256(text.encode()).digest(self._bits // 8))
-
-        wanted = bits(query)
-        return [round(1 - (wanted ^ bits(text)).bit_count() / self._bits, 6) for text in texts]
+    table = _signs(dimension)
+    digests = (shake_256(text.encode()).digest(dimension // 8) for text in texts)
+    return [b"[%b]" % b",".join([table[byte] for byte in digest]) for digest in digests]
 
 
-class WordEmbedder:
+@functools.cache
+def _signs(dimension: int) -> tuple[bytes, ...]:
+    """For each byte of a hash, eight numbers."""
+    size = f"{1 / math.sqrt(dimension):.8f}"
+    return tuple(
+        ",".join(size if byte >> bit & 1 else f"-{size}" for bit in range(8)).encode()
+        for byte in range(256)
+    )
+
+
+def _of_words(texts: list[str], dimension: int) -> list[bytes]:
     """Vectors from the words of a text and their parts, each hashed to one component and a sign.
 
     Texts with the same words, or with words of the same stem, are near each other; synonyms are
     not.
     """
-
-    def rows(self, texts: list[str], dimension: int) -> list[bytes]:
-        """One JSON array of numbers for each text."""
-        rounded = ([round(one, _DIGITS) for one in _vector(text, dimension)] for text in texts)
-        return [msgspec.json.encode(vector) for vector in rounded]
-
-    def scores(self, query: str, texts: list[str]) -> list[float]:
-        """The cosine, from 0 for opposite to 1 for equal."""
-        wanted, *others = (_vector(text, 1_024) for text in (query, *texts))
-        return [round((1 + sum(map(mul, wanted, other))) / 2, 6) for other in others]
+    rounded = ([round(one, _DIGITS) for one in _vector(text, dimension)] for text in texts)
+    return [msgspec.json.encode(vector) for vector in rounded]
 
 
 def _vector(text: str, dimension: int) -> list[float]:
@@ -108,7 +87,7 @@ def _features(word: str) -> tuple[tuple[int, float], ...]:
     return tuple(found)
 
 
-_EMBEDDERS: dict[str, Embedder] = {"hash": HashEmbedder(), "words": WordEmbedder()}
+_EMBEDDERS: dict[str, Embedder] = {"hash": _of_hash, "words": _of_words}
 
 
 def embedder(choice: Literal["words", "hash"]) -> Embedder:

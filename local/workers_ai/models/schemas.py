@@ -31,17 +31,11 @@ def read_requests(model: Model, sent: object, behaviour: Behaviour) -> SentReque
     """The requests of a body, checked."""
     requests = sent.get("requests") if isinstance(sent, dict) else None
     if not isinstance(requests, list):
-        wrong = error(5006, "AiError: Bad input: Error: required properties at '/' are 'requests'")
-        return SentRequests([], wrong)
+        return SentRequests([], error(5006, f"{_BAD}required properties at '/' are 'requests'"))
     if not requests:
-        return SentRequests(
-            [], error(5006, "AiError: Bad input: Error: '/requests' must hold at least 1 item")
-        )
+        return SentRequests([], error(5006, f"{_BAD}'/requests' must hold at least 1 item"))
     if behaviour.max_requests and len(requests) > behaviour.max_requests:
-        most = (
-            "AiError: Bad input: Error: '/requests' must hold at most "
-            f"{behaviour.max_requests} items"
-        )
+        most = f"{_BAD}'/requests' must hold at most {behaviour.max_requests} items"
         return SentRequests(requests, error(5006, most))
     for index, request in enumerate(requests):
         reason = problem(model.name, request, f"/requests/{index}", behaviour)
@@ -83,17 +77,14 @@ def problem(model: str, request: object, where: str, behaviour: Behaviour) -> st
 def _worded(message: str, where: str) -> str:
     """An error of msgspec in the API's words, as clients quote them for a wrong type."""
     place = _PLACE.search(message)
-    path = (
-        where if place is None else where + re.sub(r"\.|\[", "/", place.group(1)).replace("]", "")
-    )
+    inner = re.sub(r"\.|\[", "/", place[1]).replace("]", "") if place else ""
     text = message[: place.start()] if place else message
     types = _TYPES.match(text)
     if types is None:
-        return f"{text} at '{path}'"
-    expected = ",".join(_NAMES.get(name, name) for name in types.group(1).split(" | "))
+        return f"{text} at '{where}{inner}'"
+    expected = ",".join(_NAMES.get(name, name) for name in types[1].split(" | "))
     return (
-        f"Type mismatch of '{path}', '{expected}' not in "
-        f"'{_NAMES.get(types.group(2), types.group(2))}'"
+        f"Type mismatch of '{where}{inner}', '{expected}' not in '{_NAMES.get(types[2], types[2])}'"
     )
 
 

@@ -1,8 +1,6 @@
 """Which events a batch causes, when each arrives at its queues, and what it says.
 
-And the messages of others.
-
-It knows no queue: what arrives is handed on.
+And the messages of others. It knows no queue: what arrives is handed on.
 """
 
 import heapq
@@ -25,14 +23,10 @@ _MAX_MESSAGE_BYTES = 128_000
 
 
 class Events:
-    """The events that are still to happen or to arrive.
+    """The events that are still to happen or to arrive. `WorkersAI` holds its lock.
 
-    Not thread-safe: `WorkersAI` holds its lock.
-
-    Args:
-        subscribed: The subscriptions, by id, that are to hear of an account's model's event of one
-            name now.
-        deliver: Takes a message for one of these subscriptions.
+    `subscribed` names the subscriptions that are to hear of an account's model's event of one name
+    now; `deliver` takes a message for one of these.
     """
 
     def __init__(
@@ -90,10 +84,9 @@ class Events:
                 if late is not None:
                     delay += late.seconds if late.seconds >= 0 else LATE_SECONDS
                 self._arrives(subscription, body, at + delay)
+            delay = _delay(what, f"{batch.request_id} foreign", behaviour)
             for other in foreign(batch, what, subscription, at, behaviour):
-                self._arrives(
-                    subscription, other, at + _delay(what, f"{batch.request_id} foreign", behaviour)
-                )
+                self._arrives(subscription, other, at + delay)
 
     def _arrives(self, subscription: str, body: bytes, at: float) -> None:
         self._at(at, lambda time, _: self._deliver(subscription, body, time))
@@ -109,12 +102,8 @@ def event(batch: Batch, what: str, subscription: str, at: float, behaviour: Beha
     """An event of a batch, as JSON."""
     payload: dict[str, Any] = {"requestId": _shown(batch.request_id, behaviour)}
     if what == "failed":
-        failure = batch.failure or error(3030)
-        payload |= {
-            "message": failure.message,
-            "internalCode": failure.code,
-            "httpCode": failure.status,
-        }
+        status, code, message = batch.failure or error(3030)
+        payload |= {"message": message, "internalCode": code, "httpCode": status}
     return _body(batch, what, payload, subscription, at, behaviour)
 
 
@@ -126,20 +115,19 @@ def _body(
     at: float,
     behaviour: Behaviour,
 ) -> bytes:
-    prefix = {"full": _FULL, "without_cf": _FULL.removeprefix("cf."), "short": ""}[
-        behaviour.event_names
-    ]
+    prefixes = {"full": _FULL, "without_cf": _FULL.removeprefix("cf."), "short": ""}
+    time = datetime.fromtimestamp(at + behaviour.clock_ahead, UTC).isoformat(
+        timespec="milliseconds"
+    )
     whole = {
-        "type": f"{prefix}batch.{what}",
+        "type": f"{prefixes[behaviour.event_names]}batch.{what}",
         "source": {"type": "workersAi.model", "modelName": batch.model},
         "payload": payload,
         "metadata": {
             "accountId": batch.account,
             "eventSubscriptionId": subscription,
             "eventSchemaVersion": 1,
-            "eventTimestamp": datetime.fromtimestamp(at + behaviour.clock_ahead, UTC)
-            .isoformat(timespec="milliseconds")
-            .replace("+00:00", "Z"),
+            "eventTimestamp": time.replace("+00:00", "Z"),
         },
     }
     return msgspec.json.encode(whole)

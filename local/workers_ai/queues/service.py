@@ -83,9 +83,8 @@ def read_call(
         sent = msgspec.json.decode(body) if body else {}
     except (msgspec.DecodeError, UnicodeDecodeError):
         sent = {}
-    parts = [part for part in path.split("/") if part]
     sent = sent if isinstance(sent, dict) else {}
-    return Asked(account, parts, parse_qs(query), sent, behaviour, now)
+    return Asked(account, path.split("/")[1:], parse_qs(query), sent, behaviour, now)
 
 
 def refusal(authorization: str | None, account: str, behaviour: Behaviour) -> Reply | None:
@@ -219,15 +218,15 @@ class QueueService:
         """Messages that are done with, and some to be handed out again."""
         queue = self._queue(asked)
         acks, retries = _entries_in(asked.sent, "acks"), _entries_in(asked.sent, "retries")
-        done = [queue.ack(one["lease_id"], asked.now) for one in acks]
-        again = [
-            queue.retry(one["lease_id"], asked.now, float(one.get("delay_seconds", 0)))
+        done = {one["lease_id"]: queue.ack(one["lease_id"], asked.now) for one in acks}
+        again = {
+            one["lease_id"]: queue.retry(one["lease_id"], asked.now, one.get("delay_seconds", 0))
             for one in retries
-        ]
-        leases = [one["lease_id"] for one in acks + retries]
-        late = [lease for lease, good in zip(leases, done + again, strict=True) if not good]
+        }
+        late = [lease for lease, is_good in (done | again).items() if not is_good]
         warnings = dict.fromkeys(late, "the lease has ended")
-        return {"ackCount": sum(done), "retryCount": sum(again), "warnings": warnings}
+        counts = {"ackCount": sum(done.values()), "retryCount": sum(again.values())}
+        return {**counts, "warnings": warnings}
 
     # --- Subscriptions
 
@@ -246,17 +245,17 @@ class QueueService:
         if source.get("type") != "workersAi.model" or not is_named:
             raise RefusedError(10207, "name, source.type and source.model_name are expected")
         subscription = Subscription(
-            id=self._new_id("subscription", asked),
-            account=asked.account,
-            created_at=asked.now,
-            name=str(name),
-            enabled=sent.get("enabled") is not False,
-            model=str(model),
-            queue_id=self._destination_in(asked, ""),
-            events=_events_in(sent),
+            self._new_id("subscription", asked),
+            asked.account,
+            asked.now,
+            str(name),
+            sent.get("enabled") is not False,
+            str(model),
+            self._destination_in(asked, ""),
+            _events_in(sent),
         )
+        per = asked.behaviour.subscriptions_per
         for other in self._subscribers(asked.account):
-            per = asked.behaviour.subscriptions_per
             if other.name == name or per == "source" or (per == "model" and other.model == model):
                 raise RefusedError(11902)
         self._subscriptions[subscription.id] = subscription
