@@ -1,6 +1,4 @@
-"""`make demo`: the main job on this machine.
-
-A file of real texts goes in, every answer comes out and is checked.
+"""`make demo`: a file of real texts goes in, every answer comes out and is checked.
 
 It starts its own stack beside whatever else runs here, and always stops it at the end; the results
 stay in .local/demo/results. local.aws runs the local services; the vectors come from the local
@@ -10,7 +8,6 @@ Environment: QUERY, the text to search the records for; TRANSPORT, how the funct
 Workers AI: rest, or worker (the Worker of `worker/` in workerd, which needs Node.js).
 """
 
-import fcntl
 import gzip
 import html
 import json
@@ -31,12 +28,11 @@ import botocore
 
 from dropbatch.client.client import Client
 from dropbatch.client.job import Job
-from dropbatch.client.progress import Progress
 from dropbatch.client.stack import ENVIRONMENT
-from dropbatch.core.names import FINAL_JOB_STATES
 from dropbatch.errors import Error
 from local import aws, worker
-from local.processes import stopped_at_end
+from local.processes import locked, stopped_at_end
+from local.workers_ai import expected_result
 
 HOME = aws.Home(aws.ROOT / ".local/demo")
 RESULTS = HOME.state / "results"
@@ -89,25 +85,13 @@ def records() -> Iterator[dict[str, str]]:
 
 
 def run_job(wanted: list[dict[str, str]]) -> tuple[Job, float]:
-    """Submit the records as a user's program does, and wait.
-
-    Return the job and the seconds it took.
-    """
+    """Submit the records as a user's program does, and wait; the job, and how long it took."""
     os.environ[ENVIRONMENT] = str(HOME.stack_file)
+    began = time.monotonic()
     job = Client(local=True).submit(wanted, name=PATH)
     print(f"  s3://{job.stack.bucket}/inbox/{PATH}", flush=True)
-    progress = Progress(sys.stdout, plain_seconds=1.0)
-    status: dict[str, Any] = {}
-    while status.get("state") not in FINAL_JOB_STATES:
-        status = job.status()
-        progress.show({"job": status})
-        if (seconds := time.monotonic() - progress.began) > PATIENCE_SECONDS:
-            raise DemoError(
-                f"The job is not over after {PATIENCE_SECONDS:.0f} s; the "
-                "services' logs may show why."
-            )
-        time.sleep(0.3)
-    return job, seconds
+    job.wait(timeout=PATIENCE_SECONDS)
+    return job, time.monotonic() - began
 
 
 def check(
@@ -138,40 +122,16 @@ def check(
 # ── what the user sees ────────────────────────────────────────────────────────────────────────────
 
 
-def ask(workers_ai: str, text: str) -> list[float]:
-    """The vector of a text, from the same local Workers AI."""
-    request = urllib.request.Request(  # noqa: S310 - loopback
-        f"{workers_ai}/accounts/{aws.LOCAL_ACCOUNT}/ai/run/{MODEL}",
-        json.dumps({"requests": [{"text": text}]}).encode(),
-        {"Authorization": f"Bearer {aws.LOCAL_TOKEN}", "Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request) as reply:  # noqa: S310 - loopback
-        result = json.load(reply)["result"]
-    vector: list[float] = result["responses"][0]["result"]["data"][0]
-    return vector
-
-
-def nearest(
-    vector: list[float], lines: list[dict[str, Any]], count: int
-) -> list[tuple[float, int]]:
-    """Cosine similarity and id of the records nearest to a vector."""
-
-    def size(numbers: list[float]) -> float:
-        return sum(map(mul, numbers, numbers)) ** 0.5 or 1.0
-
-    own = size(vector)
-    scored = []
-    for line in lines:
-        (other,) = line["result"]["data"]
-        scored.append((sum(map(mul, vector, other)) / own / size(other), line["id"]))
+def nearest(query: str, lines: list[dict[str, Any]], count: int) -> list[tuple[float, int]]:
+    """Cosine similarity and id of the records nearest to a text. All vectors have length 1."""
+    (vector,) = expected_result(MODEL, {"text": query}, embedder_choice="words")["data"]
+    scored = [(sum(map(mul, vector, *line["result"]["data"])), line["id"]) for line in lines]
     return sorted(scored, reverse=True)[:count]
 
 
 def _tell(manifest: dict[str, Any]) -> None:
     """Print the results, that they were checked, and how many calls they took."""
-    print(
-        "\nEvery record has its line, in order, none failed: checked against the file that went in."
-    )
+    print("\nEvery record has its line, in order, none failed: checked against what went in.")
     for name in ("output.jsonl", "manifest.json"):
         path = RESULTS / name
         print(f"  {path.relative_to(aws.ROOT)} ({path.stat().st_size:,} bytes)")
@@ -205,37 +165,24 @@ def _tell_nearest(query: str, found: list[tuple[float, int]], wanted: list[dict[
 
 
 def _transport(name: str, port: int) -> str:
-    """Start what the transport needs; return the stack's parameters for it.
-
-    Args:
-        name: the transport.
-        port: the local AWS's; the local Workers AI has the next one.
-    """
-    workers_ai = f"http://127.0.0.1:{port + 1}"
-    match name:
-        case "" | "rest":
-            return ""
-        case "worker":
-            worker.install()
-            own = aws.free_port()
-            worker.start(
-                HOME.state, own, f"{workers_ai}/client/v4", aws.LOCAL_ACCOUNT, aws.LOCAL_TOKEN
-            )
-            print("Batches go through the Worker of worker/, which runs in workerd.", flush=True)
-            return f"Transport=worker WorkerUrl=http://127.0.0.1:{own}"
-    raise DemoError(f"TRANSPORT is {name!r}; it must be rest or worker.")
+    """Start what the transport needs; return the stack's parameters for it."""
+    if name in ("", "rest"):
+        return ""
+    if name != "worker":
+        raise DemoError(f"TRANSPORT is {name!r}; it must be rest or worker.")
+    worker.install()
+    own, api = aws.free_port(), f"http://127.0.0.1:{port + 1}/client/v4"
+    worker.start(HOME.state, own, api, aws.LOCAL_ACCOUNT, aws.LOCAL_TOKEN)
+    print("Batches go through the Worker of worker/, which runs in workerd.", flush=True)
+    return f"Transport=worker WorkerUrl=http://127.0.0.1:{own}"
 
 
 def run(query: str, transport: str = "") -> None:
     """Start the stack, run one job, check its results, search them."""
     wanted = list(records())
-    print(
-        f"{len(wanted):,} records: what the operations of {len(SERVICES)} AWS services are "
-        "for, in the words of\n"
-        f"botocore {version('botocore')} (Apache License 2.0, copyright Amazon.com, Inc. "
-        "or its affiliates).",
-        flush=True,
-    )
+    print(f"{len(wanted):,} records: what the operations of {len(SERVICES)} AWS services are for.")
+    print(f"The words are those of botocore {version('botocore')}: Apache License 2.0,")
+    print("copyright Amazon.com, Inc. or its affiliates.", flush=True)
     began = time.monotonic()
     print("Starting a local AWS and a local Workers AI ...", flush=True)
     port = aws.free_port()
@@ -251,10 +198,9 @@ def run(query: str, transport: str = "") -> None:
     shutil.rmtree(RESULTS, ignore_errors=True)
     job.download(RESULTS)
     manifest, lines = check(workers_ai, wanted)
-    vector = ask(workers_ai, query)
     print(f"Drop to manifest: {seconds:.1f} s.")
     _tell(manifest)
-    _tell_nearest(query, nearest(vector, lines, 5), wanted)
+    _tell_nearest(query, nearest(query, lines, 5), wanted)
 
 
 def _stop() -> None:
@@ -265,20 +211,14 @@ def _stop() -> None:
 def main() -> int:
     """Run the demo and stop everything it started; return the exit code."""
     HOME.state.mkdir(parents=True, exist_ok=True)
-    with (HOME.state / "demo.lock").open("w") as lock:
+    # After another `make demo`.
+    with locked(HOME.state / "demo.lock"), stopped_at_end(_stop, b"\nStopping ...\n"):
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("Another `make demo` is running.", file=sys.stderr)
+            run(os.environ.get("QUERY") or QUERY, os.environ.get("TRANSPORT", ""))
+        except (aws.LocalAwsError, DemoError, Error) as error:
+            logs = HOME.logs.relative_to(aws.ROOT)
+            print(f"\n{error}\nLogs are in {logs}/.", file=sys.stderr)
             return 1
-        with stopped_at_end(_stop, b"\nStopping ...\n"):
-            try:
-                run(os.environ.get("QUERY") or QUERY, os.environ.get("TRANSPORT", ""))
-            except (aws.LocalAwsError, DemoError, Error) as error:
-                print(
-                    f"\n{error}\nLogs are in {HOME.logs.relative_to(aws.ROOT)}/.", file=sys.stderr
-                )
-                return 1
     print("\nEverything that was started has been stopped; the results stay where they are.")
     return 0
 

@@ -1,6 +1,4 @@
-"""A proxy between the functions and the local AWS that breaks or slows calls on demand.
-
-As AWS does.
+"""A proxy between the functions and the local AWS that breaks or slows calls, as AWS does.
 
 Calls are forwarded byte for byte, so that signatures stay valid. `PUT /_faults` sets the rules,
 `GET /_faults` returns how often each kind struck which service. It knows HTTP and the form of AWS's
@@ -144,32 +142,24 @@ class Proxy:
         kind = rule.kind if rule else ""
         if rule:
             self.struck[f"{service} {kind}"] += 1
-        if kind == "reset":
-            _reset(writer)
-            return False
         if (kind, service) in ERRORS:
             writer.write(_error(kind, service, request.first_line))
             return True
         if rule and kind == "latency":
             await asyncio.sleep(random.uniform(0, rule.seconds))
-        upstream[1].write(request.head + request.body)
-        answer = await _read_response(upstream[0], without_body=request.first_line[0] == "HEAD")
-        if kind == "lost" or (kind == "cut" and not answer.body):
-            _reset(writer)
-            return False
-        if kind == "cut":
-            writer.write(answer.head + answer.body[: len(answer.body) // 2])
-            await writer.drain()
-            await asyncio.sleep(0.05)  # The client must receive it before the reset.
-            _reset(writer)
-            return False
-        writer.write(answer.head + answer.body)
-        return b"\r\nconnection: close\r\n" not in answer.head.lower()
-
-
-def _reset(writer: asyncio.StreamWriter) -> None:
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-    writer.transport.abort()
+        if kind != "reset":
+            upstream[1].write(request.head + request.body)
+            answer = await _read_response(upstream[0], without_body=request.first_line[0] == "HEAD")
+            if kind not in ("lost", "cut"):
+                writer.write(answer.head + answer.body)
+                return b"\r\nconnection: close\r\n" not in answer.head.lower()
+            if kind == "cut" and answer.body:
+                writer.write(answer.head + answer.body[: len(answer.body) // 2])
+                await writer.drain()
+                await asyncio.sleep(0.05)  # The client must receive it before the reset.
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        writer.transport.abort()
+        return False
 
 
 def _header(head: bytes, name: str) -> str:
@@ -217,26 +207,17 @@ async def _read_body(reader: asyncio.StreamReader, head: bytes) -> bytes:
 def _error(kind: str, service: str, first_line: list[str]) -> bytes:
     """The response of an AWS service to a failed call."""
     status, code = ERRORS[kind, service]
-    asked, request_id = str(uuid.uuid4()), uuid.uuid4().hex[:16].upper()
+    asked = str(uuid.uuid4())
     if service != "s3":
-        about = json.dumps(
-            {"__type": f"{SHAPES.get(service, '')}{code}", "message": "Rate exceeded"}
-        ).encode()
+        about = {"__type": f"{SHAPES.get(service, '')}{code}", "message": "Rate exceeded"}
         version = "1.1" if service == "secretsmanager" else "1.0"
         query = {"x-amzn-query-error": f"{code};Sender"} if service == "sqs" else {}
-        return _response(
-            status, f"application/x-amz-json-{version}", about, {"x-amzn-RequestId": asked, **query}
-        )
-    named = {"x-amz-request-id": request_id, "x-amz-id-2": asked}
-    if first_line[0] == "HEAD":
-        return _response(status, "application/xml", b"", named)
-    about = (
-        '<?xml version="1.0" '
-        f'encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>Please reduce your '
-        "request rate."
-        f"</Message><RequestId>{request_id}</RequestId><HostId>{asked}</HostId></Error>"
-    ).encode()
-    return _response(status, "application/xml", about, named)
+        kind, named = f"application/x-amz-json-{version}", {"x-amzn-RequestId": asked, **query}
+        return _response(status, kind, json.dumps(about).encode(), named)
+    text = f"<Code>{code}</Code><Message>Please reduce your request rate.</Message>"
+    text = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{text}</Error>'
+    body = b"" if first_line[0] == "HEAD" else text.encode()
+    return _response(status, "application/xml", body, {"x-amz-request-id": asked})
 
 
 def _response(status: int, kind: str, body: bytes, headers: dict[str, Any] | None = None) -> bytes:

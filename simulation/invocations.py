@@ -90,16 +90,12 @@ class Function:
         self.invocations += 1
         kernel, random, awkward = self.calls.kernel, self.calls.random, self.calls.awkward
         is_cold = not self.idle
-        process = (
-            Process(self.build(), self.version)
-            if is_cold
-            else self.idle.pop(random.randrange(len(self.idle)))
-        )
-        delay = (
-            random.uniform(0, awkward.cold_start_seconds)
-            if is_cold
-            else self.invocations % 97 * APART_SECONDS
-        )
+        if is_cold:
+            process = Process(self.build(), self.version)
+            delay = random.uniform(0, awkward.cold_start_seconds)
+        else:
+            process = self.idle.pop(random.randrange(len(self.idle)))
+            delay = self.invocations % 97 * APART_SECONDS
         name = f"{self.name}-{self.invocations}"
         invocation = Invocation(name, process, kernel.now + delay + self.timeout, self.calls)
         if awkward.death and random.random() < awkward.death:

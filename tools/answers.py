@@ -51,15 +51,11 @@ TABLES = {"stack_name": "global", "aws_account": "dropbatch"}
 
 @dataclass(frozen=True)
 class AnswersFile:
-    """The stack that a command works on, and the file of its answers, which need not exist.
-
-    Attributes:
-        path: the file.
-        settings: of `sam deploy`: the project's defaults, what the file says, then the variables.
-    """
+    """The stack that a command works on, and the file of its answers, which need not exist."""
 
     path: Path
     settings: dict[str, Any]
+    """Of `sam deploy`: the project's defaults, what the file says, then the variables."""
 
 
 def choose(given: Mapping[str, str]) -> AnswersFile:
@@ -97,11 +93,8 @@ def save(file: AnswersFile, parameters: Mapping[str, str]) -> None:
 def _toml(table: Mapping[str, Any], *path: str) -> list[str]:
     """The lines of a table and of those within it. JSON's plain values are also TOML's."""
     inner = {name: value for name, value in table.items() if isinstance(value, dict)}
-    lines = [
-        f"{name} = {json.dumps(value, ensure_ascii=False)}"
-        for name, value in table.items()
-        if name not in inner
-    ]
+    plain = [(name, value) for name, value in table.items() if name not in inner]
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in plain]
     if path and lines:
         lines = ["", f"[{'.'.join(path)}]", *lines]
     for name, value in inner.items():
@@ -208,23 +201,18 @@ def _wrong(parameter: str, value: str) -> str:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a first deployment needs beside name and region.
-
-    Attributes:
-        parameters: of the template; those not named have their defaults.
-        token: the API token; empty if the stack needs none.
-    """
+    """What a first deployment needs beside name and region."""
 
     parameters: dict[str, str]
+    """Of the template; those not named have their defaults."""
     token: str = field(default="", repr=False)
+    """Empty if the stack needs none."""
 
 
 def ask(given: Mapping[str, str], saved: Mapping[str, Any]) -> Answers:
     """Everything that a first deployment needs; what no variable answers is asked.
 
-    Args:
-        given: the variables.
-        saved: answers of an earlier attempt, which become defaults.
+    Saved answers of an earlier attempt become defaults.
     """
     parameters = parameters_of(saved) | named_parameters(given)
     account = _answer(

@@ -33,10 +33,8 @@ def fates() -> str:
     for outer, names in NESTED.items():
         renamed |= {f"`{outer}.{old}`": f"`{new}`" for old, new in names.items()}
         renamed[f"`{outer}.*`"] = "the member itself"
-    renamed |= {
-        f"`{old}`, for models of the Responses API": f"`{new}`"
-        for old, new in RESPONSES_NAMES.items()
-    }
+    for old, new in RESPONSES_NAMES.items():
+        renamed[f"`{old}`, for models of the Responses API"] = f"`{new}`"
     rows = [
         f"| {_named(LEFT_OUT)} | not sent |",
         f"| {', '.join(bad)} | `bad_record`; the message says why |",
@@ -85,10 +83,8 @@ def efforts() -> str:
     for model in catalog().models:
         if model.efforts is not None:
             sent = ", ".join(f"{old} as {new}" for old, new in model.efforts.aliases.items())
-            rows.append(
-                f"| `{model.id}` | "
-                f"{', '.join(model.efforts.values) or 'none: leave it out'} | {sent} |"
-            )
+            values = ", ".join(model.efforts.values) or "none: leave it out"
+            rows.append(f"| `{model.id}` | {values} | {sent} |")
     return "\n".join(rows) + "\n"
 
 

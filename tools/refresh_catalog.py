@@ -91,13 +91,7 @@ _decode = msgspec.json.Decoder(list[_Listed] | _Reply).decode
 
 
 def read_list(content: bytes, known: Sequence[Model], day: str) -> dict[str, Model]:
-    """The models of a list by their ids, with what it says of them.
-
-    Args:
-        content: JSON, an answer of the API or the array in it.
-        known: the models that are known now.
-        day: on which the list was read, as YYYY-MM-DD.
-    """
+    """The models of a list of a day (YYYY-MM-DD) by their ids, with what it says of them."""
     listed = _listed_in(content)
     models = {one.name: _model_of(one, day) for one in reversed(listed) if is_model(one.name)}
     needed = {model.id for model in known if model.batch}
@@ -120,9 +114,8 @@ def _listed_in(content: bytes) -> list[_Listed]:
     try:
         read = _decode(content)
     except UNDECODABLE as error:
-        raise CatalogError(
-            f"This is no list of Cloudflare's models, or not all of one: {error}"
-        ) from error
+        how = "This is no list of Cloudflare's models, or not all of one"
+        raise CatalogError(f"{how}: {error}") from error
     if isinstance(read, list):
         return list(read)
     listed: list[_Listed] = read.result or read.models
@@ -193,18 +186,15 @@ def merged(known: Sequence[Model], listed: dict[str, Model]) -> list[Model]:
     What the list says nothing of stays as it is known. A model that it does not have takes no
     batches any more.
     """
-    models = [
-        _updated(model, listed[model.id])
-        if model.id in listed
-        else msgspec.structs.replace(model, batch=False)
-        for model in known
-    ]
+    models = [_updated(model, listed.get(model.id)) for model in known]
     ids = {model.id for model in known}
     new = [_without_known(model) for model in listed.values() if model.id not in ids and model.task]
     return models + sorted(new, key=lambda model: model.id)
 
 
-def _updated(model: Model, listed: Model) -> Model:
+def _updated(model: Model, listed: Model | None) -> Model:
+    if listed is None:
+        return msgspec.structs.replace(model, batch=False)
     names = ["context", "dimensions", "efforts"]
     said = {name: getattr(listed, name) for name in names if getattr(listed, name)}
     prices = ["input_price", "output_price", "cached_price"]
@@ -237,9 +227,8 @@ def refreshed(written: bytes, content: bytes, day: str) -> bytes:
 
 def text_of(written: Catalog) -> str:
     """The catalogue as its file has it: one line a family, and a model."""
-    sources = ",\n".join(
-        f"    {_json(name)}: {_json(source)}" for name, source in written.sources.items()
-    )
+    named = written.sources.items()
+    sources = ",\n".join(f"    {_json(name)}: {_json(source)}" for name, source in named)
     return (
         f'{{\n  "read_on": {_json(written.read_on)},\n  "sources": {{\n{sources}\n  }},\n'
         f'  "families": {_rows(written.families)},\n  "models": {_rows(written.models)}\n}}\n'

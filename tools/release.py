@@ -1,12 +1,9 @@
-"""`make release`: write to dist/, for each processor.
-
-A folder from which `sam deploy` deploys without building.
+"""`make release`: write to dist/, for each processor, a folder to deploy without building.
 
 Two builds from the same sources, lock files and Python give the same bytes: files are sorted, their
 times and modes are fixed, and byte code does not depend on a random hash seed.
 """
 
-import argparse
 import hashlib
 import os
 import subprocess
@@ -77,13 +74,7 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc] # PyYAML has no types.
 
 
 def release_template(template: str, archive: str, architecture: str) -> str:
-    """The template for one processor, expanded; its code is a zip beside it.
-
-    Args:
-        template: the text of template.yaml.
-        archive: the name of the zip.
-        architecture: the processor.
-    """
+    """The template for one processor, expanded; its code is a zip of this name beside it."""
     made = parse(template)
     functions = [
         one for one in made["Resources"].values() if one["Type"] == "AWS::Serverless::Function"
@@ -98,15 +89,8 @@ def release_template(template: str, archive: str, architecture: str) -> str:
             raise ReleaseError(f"template.yaml holds {what!r} where {expected!r} is expected.")
     shared["CodeUri"] = archive
     processor |= {"Default": architecture, "AllowedValues": [architecture]}
-    text: str = yaml.dump(
-        _long_forms(made),
-        Dumper=_Dumper,
-        sort_keys=False,
-        width=120,
-        allow_unicode=True,
-        default_flow_style=False,
-    )
-    return text
+    how = {"sort_keys": False, "width": 120, "allow_unicode": True, "default_flow_style": False}
+    return str(yaml.dump(_long_forms(made), Dumper=_Dumper, **how))
 
 
 def _long_forms(value: Any) -> Any:
@@ -115,12 +99,9 @@ def _long_forms(value: Any) -> Any:
         return [_long_forms(one) for one in value]
     if not isinstance(value, dict):
         return value
-    return {
-        name: one.split(".", 1)
-        if name == "Fn::GetAtt" and isinstance(one, str)
-        else _long_forms(one)
-        for name, one in value.items()
-    }
+    if isinstance(one := value.get("Fn::GetAtt"), str):
+        return {"Fn::GetAtt": one.split(".", 1)}
+    return {name: _long_forms(one) for name, one in value.items()}
 
 
 def write_zip(folder: Path, archive: Path) -> None:
@@ -150,14 +131,7 @@ def _run(*command: str, **more: str) -> None:
 
 
 def build_release(build: str, architecture: str, folder: Path) -> None:
-    """Write one folder.
-
-    Args:
-        build: the value of `DROPBATCH_BUILD`: a processor of Lambda, or `local`, for tests on this
-            machine.
-        architecture: the processor.
-        folder: it is created, and must be empty if it exists.
-    """
+    """Write one folder, which must be empty if it exists; `build` is that of `tools/pack.py`."""
     version, description = project()
     archive = f"dropbatch-{version}-{architecture}.zip"
     folder.mkdir(parents=True, exist_ok=True)
@@ -185,15 +159,10 @@ def build_release(build: str, architecture: str, folder: Path) -> None:
 
 def main() -> int:
     """Write the folders; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="make release", description="Write a folder for each processor to dist/."
-    )
-    parser.add_argument("--folder", type=Path, default=DIST)
-    folder = parser.parse_args().folder
     version, _ = project()
     try:
         for architecture in ARCHITECTURES:
-            made = folder / f"dropbatch-{version}-{architecture}"
+            made = DIST / f"dropbatch-{version}-{architecture}"
             build_release(architecture, architecture, made)
             print(f"{made}: deploy it with `sam deploy --guided` there; its README.md has more.")
     except ReleaseError as error:

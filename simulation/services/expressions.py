@@ -1,9 +1,7 @@
 """DynamoDB's expressions, the most usual of them: conditions, updates, key conditions.
 
-Others raise.
-
-An expression is compiled once, by its text, into functions of an item and the names and values of a
-call. Items are in wire form and are never changed: an update makes a new one.
+Others raise. An expression is compiled once, by its text, into functions of an item and the names
+and values of a call. Items are in wire form and are never changed: an update makes a new one.
 """
 
 import operator
@@ -61,28 +59,18 @@ def key_condition(text: str) -> dict[str, str]:
     return found.groupdict("")
 
 
-def value_of(wire: Any) -> Any:
-    """A value that compares as DynamoDB compares it."""
-    ((kind, value),) = wire.items()
-    if kind == "N":
-        return float(value)
-    return value if kind == "S" else _comparable(wire)
-
-
 def _comparable(wire: Any) -> Any:
+    """A value, with its type, that compares as DynamoDB compares it."""
     ((kind, value),) = wire.items()
     match kind:
         case "N":
-            return ("N", float(value))
+            return (kind, float(value))
         case "L":
-            return ("L", tuple(map(_comparable, value)))
+            return (kind, tuple(map(_comparable, value)))
         case "M":
-            return (
-                "M",
-                tuple(sorted((name, _comparable(member)) for name, member in value.items())),
-            )
+            return (kind, sorted((name, _comparable(member)) for name, member in value.items()))
         case "SS":
-            return ("SS", tuple(sorted(value)))
+            return (kind, sorted(value))
         case _:
             return (kind, value)
 
@@ -151,42 +139,31 @@ class _Parser:
 
     def function(self, name: str) -> Condition:
         self.take("(")
-        path = self.path()
+        find = _finder(self.path())
         if name == "begins_with":
             self.take(",")
             value = self.take()
             self.take(")")
-            find = _finder(path)
-            return lambda item, names, values: str(
-                (find(item, names) or {}).get("S", "\0")
-            ).startswith(values[value]["S"])
+            return lambda item, names, values: _begins(find(item, names), values[value])
         self.take(")")
-        find = _finder(path)
-        if name == "attribute_exists":
-            return lambda item, names, _: find(item, names) is not None
-        return lambda item, names, _: find(item, names) is None
+        exists = name == "attribute_exists"
+        return lambda item, names, _: (find(item, names) is not None) is exists
 
     # ── updates ───────────────────────────────────────────────────────────────────────────────────
 
     def update(self) -> list[tuple[str, Operand | None]]:
         """Pairs of an attribute and its new value; None removes it."""
         changes: list[tuple[str, Operand | None]] = []
-        while self.peek():
-            clause = self.take().upper()
-            if clause not in {"SET", "REMOVE"}:
+        clause = ""
+        while word := self.peek():
+            clause = clause if word == "," else word.upper()
+            self.take()
+            name, *inner = self.path()
+            if inner or clause not in {"SET", "REMOVE"}:
                 raise NotSimulatedError(self.text)
-            while True:
-                name, *inner = self.path()
-                if inner:
-                    raise NotSimulatedError(self.text)
-                if clause == "SET":
-                    self.take("=")
-                    changes.append((name, self.operand()))
-                else:
-                    changes.append((name, None))
-                if self.peek() != ",":
-                    break
-                self.take()
+            if clause == "SET":
+                self.take("=")
+            changes.append((name, self.operand() if clause == "SET" else None))
         return changes
 
     def operand(self) -> Operand:
@@ -203,6 +180,10 @@ class _Parser:
             return lambda _item, _names, values: values[token]
         find = _finder(self.path())
         return lambda item, names, _: find(item, names)
+
+
+def _begins(found: Any, prefix: Any) -> bool:
+    return bool(found) and "S" in found and found["S"].startswith(prefix["S"])
 
 
 def _finder(path: Path) -> Callable[[Item, Names], Any]:
@@ -243,9 +224,8 @@ def _between(path: Path, low: str, high: str) -> Condition:
 
     def holds(item: Item, names: Names, values: Values) -> bool:
         found = find(item, names)
-        return found is not None and value_of(values[low]) <= value_of(found) <= value_of(
-            values[high]
-        )
+        bounds = _comparable(values[low]), _comparable(values[high])
+        return found is not None and bounds[0] <= _comparable(found) <= bounds[1]
 
     return holds
 
@@ -255,13 +235,11 @@ def _compared(path: Path, sign: Callable[[Any, Any], bool], value: str) -> Condi
 
     def holds(item: Item, names: Names, values: Values) -> bool:
         found, wanted = find(item, names), values[value]
-        if found is None:
-            return sign is operator.ne
-        if found.keys() != wanted.keys():
+        if found is None or found.keys() != wanted.keys():
             return sign is operator.ne
         if equality and found == wanted:
             return sign is operator.eq
-        return bool(sign(value_of(found), value_of(wanted)))
+        return bool(sign(_comparable(found), _comparable(wanted)))
 
     return holds
 
@@ -285,21 +263,16 @@ def _update(text: str) -> list[tuple[str, Operand | None]]:
     return _Parser(text).update()
 
 
+MAX_DIGITS = 38
+
+
 def normal(wire: Any) -> Any:
     """A value as DynamoDB stores it: numbers without what does not count."""
     ((kind, value),) = wire.items()
     match kind:
         case "N":
-            if not _NORMAL.fullmatch(value) or len(value) > MAX_DIGITS:
-                try:
-                    number = DYNAMODB_CONTEXT.create_decimal(value)
-                except DecimalException:
-                    raise refused("ValidationException", "DynamoDB") from None
-                if not number.is_finite():
-                    raise refused("ValidationException", "DynamoDB")
-                text = f"{number:f}"
-                wire = {"N": (text.rstrip("0").rstrip(".") or "0") if "." in text else text}
-            return wire
+            is_normal = _NORMAL.fullmatch(value) and len(value) <= MAX_DIGITS
+            return wire if is_normal else {"N": _number(value)}
         case "L":
             return {"L": [normal(member) for member in value]}
         case "M":
@@ -308,7 +281,15 @@ def normal(wire: Any) -> Any:
             return wire
 
 
-MAX_DIGITS = 38
+def _number(text: str) -> str:
+    try:
+        number = DYNAMODB_CONTEXT.create_decimal(text)
+    except DecimalException:
+        raise refused("ValidationException", "DynamoDB") from None
+    if not number.is_finite():
+        raise refused("ValidationException", "DynamoDB")
+    text = f"{number:f}"
+    return (text.rstrip("0").rstrip(".") or "0") if "." in text else text
 
 
 def projected(item: Item, text: str, names: Names) -> dict[str, Any]:

@@ -42,13 +42,13 @@ class Version:
         }
 
 
+def _md5(content: bytes) -> str:
+    return md5(content, usedforsecurity=False).hexdigest()
+
+
 def _md5_of(version: Version) -> str:
     """The MD5 of a version's bytes, which is its ETag unless it was joined of parts."""
-    return (
-        version.etag
-        if "-" not in version.etag
-        else md5(version.body, usedforsecurity=False).hexdigest()
-    )
+    return _md5(version.body) if "-" in version.etag else version.etag
 
 
 @dataclass(slots=True)
@@ -145,19 +145,14 @@ class S3:
         def write() -> dict[str, Any]:
             self._check(Bucket, Key)
             self._test("PutObject", Key, IfNoneMatch, IfMatch)
-            return self._store(
-                Key, content, md5(content, usedforsecurity=False).hexdigest(), Metadata or {}
-            )
+            return self._store(Key, content, _md5(content), Metadata or {})
 
         return self.calls.write("s3.put_object", write)
 
     def _store(
         self, key: str, content: bytes, etag: str, metadata: dict[str, str]
     ) -> dict[str, Any]:
-        if (
-            sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items())
-            > MAX_METADATA_BYTES
-        ):
+        if sum(len(one.encode()) for pair in metadata.items() for one in pair) > MAX_METADATA_BYTES:
             raise refused("MetadataTooLarge", "PutObject")
         modified = datetime.fromtimestamp(int(self.calls.now()), UTC)
         version = Version(key, f"v{next(self._ids):08}", content, etag, modified, dict(metadata))
@@ -204,9 +199,8 @@ class S3:
     ) -> dict[str, Any]:
         """A page of the versions of objects, after those of a key."""
         self._check(Bucket, Prefix)
-        found = sorted(
-            pair for pair in self._versions if pair[0].startswith(Prefix) and pair[0] > KeyMarker
-        )
+        within = (pair for pair in self._versions if pair[0].startswith(Prefix))
+        found = sorted(pair for pair in within if pair[0] > KeyMarker)
         page = found[:MAX_LISTED]
         versions = [{"Key": key, "VersionId": version} for key, version in page]
         if len(found) > len(page):
@@ -263,7 +257,8 @@ class S3:
             return {}  # S3 answers a repeated completion as it answered the first.
         upload = self._upload(Key, UploadId)
         self._test("CompleteMultipartUpload", Key, IfNoneMatch, "")
-        numbers = [one["PartNumber"] for one in MultipartUpload["Parts"]]
+        parts = MultipartUpload["Parts"]
+        numbers = [one["PartNumber"] for one in parts]
         copied = {number: f'"{_md5_of(part)}"' for number, part in upload.parts.items()}
         if any(copied.get(one["PartNumber"]) != one["ETag"] for one in MultipartUpload["Parts"]):
             raise refused("InvalidPart", "CompleteMultipartUpload")
@@ -274,7 +269,7 @@ class S3:
             raise refused("EntityTooSmall", "CompleteMultipartUpload")
         content = b"".join(bodies)
         digests = b"".join(bytes.fromhex(_md5_of(upload.parts[number])) for number in numbers)
-        etag = f"{md5(digests, usedforsecurity=False).hexdigest()}-{len(bodies)}"
+        etag = f"{_md5(digests)}-{len(bodies)}"
         stored = self._store(Key, content, etag, upload.metadata)
         del self._uploads[UploadId]
         return stored

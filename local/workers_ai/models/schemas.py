@@ -83,9 +83,8 @@ def _worded(message: str, where: str) -> str:
     if types is None:
         return f"{text} at '{where}{inner}'"
     expected = ",".join(_NAMES.get(name, name) for name in types[1].split(" | "))
-    return (
-        f"Type mismatch of '{where}{inner}', '{expected}' not in '{_NAMES.get(types[2], types[2])}'"
-    )
+    given = _NAMES.get(types[2], types[2])
+    return f"Type mismatch of '{where}{inner}', '{expected}' not in '{given}'"
 
 
 @cache

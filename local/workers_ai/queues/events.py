@@ -116,9 +116,8 @@ def _body(
     behaviour: Behaviour,
 ) -> bytes:
     prefixes = {"full": _FULL, "without_cf": _FULL.removeprefix("cf."), "short": ""}
-    time = datetime.fromtimestamp(at + behaviour.clock_ahead, UTC).isoformat(
-        timespec="milliseconds"
-    )
+    happened = datetime.fromtimestamp(at + behaviour.clock_ahead, UTC)
+    time = happened.isoformat(timespec="milliseconds")
     whole = {
         "type": f"{prefixes[behaviour.event_names]}batch.{what}",
         "source": {"type": "workersAi.model", "modelName": batch.model},
