@@ -190,12 +190,11 @@ def _wanted(job: Job) -> list[Kind]:
 def assemble_file(invocation: Invocation, job: Job, kind: Kind) -> Job | None:
     """Make a file from its segments; return the job afterwards, None if time ran out."""
     store, key = invocation.services.store, file_key(job, kind)
-    if store.head(key) is not None:
-        return job
     if not has_segments(progress_of(job, kind)):
-        if progress_of(job, kind).size:  # It was put whole, and somebody deleted it.
-            raise ObjectNotFoundError(key)
-        put_file(invocation.services, job, kind, opening_of(store, job, kind))
+        if not progress_of(job, kind).size:  # Otherwise it was put whole.
+            put_file(invocation.services, job, kind, opening_of(store, job, kind))
+        return job
+    if store.head(key) is not None:
         return job
     job, copied = _resume_upload(invocation.services, job, kind)
     progress = progress_of(job, kind)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 
 import pyarrow as pa
@@ -55,6 +56,18 @@ def test_output_goes_to_a_file_or_to_standard_output(command, here):
     done = command.run("get", "reviews.csv", "-o", "answers.csv")
     assert (done.code, "--force" in done.err) == (2, True)
     assert command.run("get", "reviews.csv", "-o", "answers.csv", "--force").code == 0
+
+
+def test_standard_output_is_clean_where_it_is_piped(command, here):
+    """Progress and hints go elsewhere, in the first run and in the one that finds all there."""
+    asked = ("put", "reviews.csv", "--model", LLAMA, "--template", "{text}", "--get", "out")
+    (here / "reviews.csv").write_text(TABLE)
+    for said in ("", "  is there already"):
+        job, *files = command.run(*asked).out.splitlines()
+        assert re.fullmatch(rf"s3://\S+/inbox/reviews\.csv  job \S+{said}", job)
+        assert files == ["out/output.csv", "out/manifest.json"]
+        output = (here / "out/output.csv").read_text()
+        assert command.run("get", "reviews.csv", "-o", "-").out == output
 
 
 def test_name_without_suffix_or_with_slash_is_a_folder(command, here):
