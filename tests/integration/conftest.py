@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
-from local.template import properties
-from tests.support.aws import quick_moto, s3_limits
-from tests.support.aws.resources import client
+from tests.support.aws import quick_moto
+from tests.support.aws.resources import client, limit_s3, make_table, sign_in
 from tests.support.doubles.polled_batch import PolledBatch
 from tests.support.doubles.visited_jobs import Visited
 
@@ -23,7 +22,7 @@ quick_moto.install()
 @pytest.fixture(autouse=True)
 def _limits_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a test calls, S3 rejects what is beyond its limits."""
-    s3_limits.install(monkeypatch)
+    limit_s3(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +32,8 @@ def table() -> Iterator[Any]:
     For tests of the ledger and the store alone.
     """
     with mock_aws(), pytest.MonkeyPatch.context() as patch:
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "test")
-        patch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-        wanted = properties("Table")
-        keys = ("BillingMode", "AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes")
-        client("dynamodb").create_table(TableName="table", **{key: wanted[key] for key in keys})
+        sign_in(patch)
+        make_table("table")
         client("s3").create_bucket(
             Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"}
         )

@@ -13,8 +13,7 @@ import pytest
 from moto import mock_aws
 
 from local.workers_ai import Behaviour, WorkersAI, transport
-from tests.support.aws import s3_limits
-from tests.support.aws.resources import WAYS
+from tests.support.aws.resources import WAYS, limit_s3
 from tests.support.journeys.command_line import CommandLine
 from tests.support.journeys.world import World, make_world
 
@@ -22,7 +21,7 @@ from tests.support.journeys.world import World, make_world
 @pytest.fixture(autouse=True)
 def _limits_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a test calls, S3 rejects what is beyond its limits."""
-    s3_limits.install(monkeypatch)
+    limit_s3(monkeypatch)
 
 
 @pytest.fixture

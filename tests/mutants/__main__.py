@@ -19,18 +19,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import coverage
 import pytest
 
 from tests.mutants.defects import ROOT, Mutant, all_mutants, begin, cell, load_libraries, reasons
 from tests.support.everyday_runs import DATA, SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 OUTCOMES = ROOT / ".local/mutants.json"
 DOCUMENT = ROOT / ".local/mutants.md"

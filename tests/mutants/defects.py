@@ -11,16 +11,13 @@ import importlib.util
 import os
 import sys
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.mutants.mutations import Mutation, mutations
 from tests.support.shipped import SHIPPED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from importlib.machinery import ModuleSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 REASONS = Path(__file__).with_name("reasons.toml")

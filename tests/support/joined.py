@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from dropbatch.core.read.index import RecordEntry, index_of
-from functions.poll.join import Answered, Failure, join, sort_answers
+from functions.poll.join import Answered, Answers, Failure, join, sort_answers
 from shared.workers_ai.results import parse_answer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from functions.poll.join import Answers
 
 FAILURES: list[tuple[dict[str, object], str]] = [
     ({"error": {"code": 5006, "message": "bad input"}}, "5006: bad input"),

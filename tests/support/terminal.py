@@ -16,14 +16,11 @@ import tempfile
 import time
 import traceback
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from dropbatch.cli.main import main
 from tests.support.shipped import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 
 def run_alone(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from local.workers_ai import expected_result
-
-if TYPE_CHECKING:
-    from local.workers_ai import WorkersAI
-    from tests.support.journeys.world import World
+from local.workers_ai import WorkersAI, expected_result
+from tests.support.journeys.world import World
 
 M2M = "@cf/meta/m2m100-1.2b"
 

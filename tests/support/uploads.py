@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -16,9 +17,6 @@ from dropbatch.core.read import records
 from dropbatch.core.read.cut import read_batches
 from dropbatch.core.read.index import record_spans
 from shared.staged_batch import StagedInfo, decode_index, encode_index
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 LIMIT = 400
 """Replaces the API's 10,000,000 bytes here, so that examples stay small."""

@@ -27,8 +27,7 @@ from simulation.services.awkward import Awkward
 from simulation.services.calls import Calls
 from simulation.services.dynamodb import DynamoDB
 from simulation.services.s3 import S3
-from tests.support.aws.ledger_table import ledger_table
-from tests.support.aws.resources import TABLE
+from tests.support.aws.resources import TABLE, ledger_table
 from tests.support.doubles.visited_jobs import Watched
 
 JOB = "20261121T093000Z-0000000a"

@@ -5,7 +5,7 @@ import pytest
 from moto import mock_aws
 
 from dropbatch.client.stack import Stack
-from tests.support.aws.resources import BUCKET, REGION, client, make_resources
+from tests.support.aws.resources import BUCKET, client, make_resources, sign_in
 from tests.support.journeys.openai_server import serving
 
 KEY = "a-key-of-ours"
@@ -14,9 +14,7 @@ KEY = "a-key-of-ours"
 @pytest.fixture(scope="module")
 def made():
     with pytest.MonkeyPatch.context() as patch, mock_aws():
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "test")
-        patch.setenv("AWS_DEFAULT_REGION", REGION)
+        sign_in(patch)
         make_resources()
         yield Stack("dropbatch", BUCKET, {"BucketName": BUCKET}, client)
 

@@ -27,8 +27,7 @@ from simulation.services.sqs import SQS, Queue
 from tests.simulation.services.random_calls import CALLS, compare, make_table
 from tests.simulation.worlds.world import START
 from tests.support.aws import quick_moto
-from tests.support.aws.ledger_table import ledger_table
-from tests.support.aws.resources import BUCKET, REGION
+from tests.support.aws.resources import BUCKET, REGION, ledger_table
 
 JOINS = 60
 EVERYDAY = 400

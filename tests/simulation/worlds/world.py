@@ -46,8 +46,7 @@ from shared.workers_ai.transports import Credentials
 from simulation import Account, Awkward, Queue
 from tests.simulation.services.api import Http, is_of_queues
 from tests.simulation.worlds.users import meaning
-from tests.support.aws.ledger_table import ledger_table
-from tests.support.aws.resources import BUCKET, QUEUES, TOKEN, variables
+from tests.support.aws.resources import BUCKET, QUEUES, TOKEN, ledger_table, variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.exceptions import ClientError
 
 from local.template import properties
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 """The only state machine."""
 S3_WRITES = frozenset(

@@ -18,8 +18,7 @@ from simulation.kernel import Kernel
 from simulation.services.awkward import Awkward
 from simulation.services.calls import Calls
 from simulation.services.dynamodb import DynamoDB
-from tests.support.aws.ledger_table import ledger_table
-from tests.support.aws.resources import AWS_ACCOUNT, REGION, TABLE
+from tests.support.aws.resources import AWS_ACCOUNT, REGION, TABLE, ledger_table
 
 OPERATIONS = {
     operation: camelcase_to_underscores(operation)

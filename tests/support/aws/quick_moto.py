@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonpath_ng.ext
 from botocore.client import BaseClient
@@ -32,9 +33,6 @@ from moto.sqs import models as sqs_models
 from moto.sqs.responses import SQSResponse
 
 from tests.support.aws import quick_dynamodb, quick_s3
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _send = BaseClient._make_api_call
 _urls_of = BaseBackend.urls

@@ -7,18 +7,16 @@ None, and the call goes over HTTP. `tests/integration/test_quick_moto.py` compar
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.response import StreamingBody
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.core.utils import unix_time_millis
 from moto.s3.models import FakeKey, s3_backends
 from moto.settings import get_s3_default_max_keys
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ARGUMENTS = {
     "CreateBucket": {"Bucket", "CreateBucketConfiguration"},

@@ -3,19 +3,21 @@
 And the roles that use them.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
+import pytest
+from botocore.client import BaseClient
+from botocore.exceptions import ClientError
+from botocore.stub import Stubber
 
 from local.template import default_variables, properties
+from simulation import Table
 from tests.support.aws.iam import Permissions, grants
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 REGION = "eu-west-1"
 ACCOUNT = "0123456789abcdef0123456789abcdef"
@@ -32,6 +34,13 @@ WAYS: dict[str, dict[str, str]] = {
     "worker": {"TRANSPORT": "worker", "WORKER_URL": WORKER_URL},
 }
 """Settings of each transport: `start(**WAYS["worker"])`."""
+
+
+def sign_in(patch: pytest.MonkeyPatch) -> None:
+    """Let boto3 find keys and a region, as in a function."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        patch.setenv(name, "test")
+    patch.setenv("AWS_DEFAULT_REGION", REGION)
 
 
 def client(name: str, config: object = None) -> Any:
@@ -52,12 +61,55 @@ class Session:
         return client(name, config)
 
 
+@contextmanager
+def stubbed(service: str) -> Iterator[Stubber]:
+    """A client that returns what a test sets; each answer must have been used in the end."""
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    with Stubber(boto3.client(service, region_name=REGION, **keys)) as stub:  # type: ignore[call-overload] # known at run time
+        yield stub
+        stub.assert_no_pending_responses()
+
+
+def limit_s3(patch: pytest.MonkeyPatch) -> None:
+    """Let S3 reject what is beyond limits that moto does not know.
+
+    moto itself rejects pieces below 5 MiB when a multipart upload is completed.
+    """
+    real = BaseClient._make_api_call  # type: ignore[attr-defined] # Private.
+
+    def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        code = _refusal(arguments) if client.meta.service_model.service_name == "s3" else None
+        if code:
+            raise ClientError({"Error": {"Code": code, "Message": "beyond S3's limits"}}, operation)
+        return real(client, operation, arguments)
+
+    patch.setattr(BaseClient, "_make_api_call", call)
+
+
+def _refusal(arguments: dict[str, Any]) -> str | None:
+    metadata = arguments.get("Metadata") or {}
+    parts = (arguments.get("MultipartUpload") or {}).get("Parts", [])
+    if len(str(arguments.get("Key", "")).encode()) > 1_024:
+        return "KeyTooLongError"
+    if sum(len(f"{name}{value}".encode()) for name, value in metadata.items()) > 2_048:
+        return "MetadataTooLarge"
+    if max([arguments.get("PartNumber", 0), *(one["PartNumber"] for one in parts)]) > 10_000:
+        return "InvalidArgument"
+    return None
+
+
+@cache
+def ledger_table(name: str = TABLE) -> Table:
+    """The ledger's table as the template describes it, for the simulated DynamoDB."""
+    return Table.described(name, properties("Table"))
+
+
 def make_resources() -> dict[str, str]:
     """Create everything but secrets."""
     urls: dict[str, str] = {}
     for name in QUEUES:
         urls |= _make_queue(name)
-    _make_table()
+    make_table()
     _make_bucket(urls)
     urls["events"] = _make_event_queue()
     return urls
@@ -84,10 +136,11 @@ def _make_queue(name: str) -> dict[str, str]:
     }
 
 
-def _make_table() -> None:
+def make_table(name: str = TABLE) -> None:
+    """Create a table like the ledger's."""
     wanted = properties("Table")
     names = ("BillingMode", "AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes")
-    client("dynamodb").create_table(TableName=TABLE, **{name: wanted[name] for name in names})
+    client("dynamodb").create_table(TableName=name, **{each: wanted[each] for each in names})
 
 
 def _make_bucket(urls: Mapping[str, str]) -> None:

@@ -8,18 +8,16 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.config import Config
 
 from local import aws
 from local.workers_ai import expected_result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 

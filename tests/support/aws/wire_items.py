@@ -5,10 +5,8 @@ An attribute that has its default is left out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Any
 
 
 def number(item: Mapping[str, Any] | None, name: str) -> float:

@@ -6,16 +6,13 @@ And the job and the batches with which tests of the ledger begin.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import SplitPlan
 from shared.aws.attribute_values import attribute
 from shared.ledger import Ledger
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Part, Records, Upload
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
 
 M2M = "@cf/meta/m2m100-1.2b"
 T = 1_795_253_400.0
@@ -51,7 +48,7 @@ PART = Part("part", 1, 0, 0, 0, 1, 0)
 class OneItem:
     """A ledger of one item, which others may change."""
 
-    def __init__(self, dynamodb: DynamoDBClient, held: Job | Batch) -> None:
+    def __init__(self, dynamodb: Any, held: Job | Batch) -> None:
         self.dynamodb, self.ledger = dynamodb, Ledger(dynamodb, "table")
         number = f"BATCH#{held.number}" if isinstance(held, Batch) else "META"
         self.key = {"pk": {"S": f"JOB#{held.job_id}"}, "sk": {"S": number}}
@@ -65,7 +62,7 @@ class OneItem:
         """Delete the item."""
         self.dynamodb.delete_item(TableName="table", Key=self.key)
 
-    def read(self) -> dict[str, Any] | None:
+    def read(self) -> Any:
         """The item in wire form."""
         return self.dynamodb.get_item(TableName="table", Key=self.key, ConsistentRead=True).get(
             "Item"

@@ -5,10 +5,11 @@ A test chooses what the API answers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
@@ -24,17 +25,10 @@ from shared.pacing.breaker import Known, Permit, control_key
 from shared.pacing.budget import Budget
 from shared.services import Invocation, Services
 from shared.staged_batch import encode_index
-from shared.workers_ai.results import parse_answer
+from shared.workers_ai.replies import Reply
+from shared.workers_ai.results import Answer, parse_answer
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import BATCH, JOB, T
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from mypy_boto3_dynamodb import DynamoDBClient
-
-    from shared.workers_ai.replies import Reply
-    from shared.workers_ai.results import Answer
 
 RECORDS = [b'{"text":"one"}', b'{"text":"two"}']
 BODY = build_body(RECORDS)
@@ -103,9 +97,7 @@ OF_RECORDS = {one.name for one in fields(Records)}
 class PolledBatch:
     """The batch and its job, each with its differences from `ledger_items`."""
 
-    def __init__(
-        self, dynamodb: DynamoDBClient, job: dict[str, Any] | None = None, **batch: Any
-    ) -> None:
+    def __init__(self, dynamodb: Any, job: dict[str, Any] | None = None, **batch: Any) -> None:
         made = replace(JOB, job_id=f"20261121T093000Z-{next(_ids):08x}", state=JobState.IN_PROGRESS)
         self.job: Job = replace(made, **(job or {}))
         accepted = replace(

@@ -5,10 +5,13 @@ Everything else that the submit function calls is a plain fake.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 import functions.submit.submit
 from functions.submit.submit import submit_batch
@@ -21,12 +24,6 @@ from shared.services import Invocation
 from shared.workers_ai.client import TokenState
 from shared.workers_ai.replies import Accepted, Rejected, Reply
 from tests.support.doubles.ledger_items import JOB, READY, OneItem, T
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pytest
-    from mypy_boto3_dynamodb import DynamoDBClient
 
 BODY = b'{"requests":[]}'
 DUE = replace(READY, records=replace(READY.records, body_size=len(BODY)), paused=2.0)
@@ -43,7 +40,7 @@ MODEL_WAITS_SECONDS, RATE_LIMIT_SECONDS = 20.0, 40.0
 class Submitting:
     """What `submit_batch` works on."""
 
-    def __init__(self, dynamodb: DynamoDBClient) -> None:
+    def __init__(self, dynamodb: Any) -> None:
         self.dynamodb, self.clock, self.ends = dynamodb, T, T + 200
         self.counted: list[str] = []
         self.reply: Reply = Accepted("id")
@@ -161,7 +158,7 @@ class Submitting:
 
 
 def begun(
-    dynamodb: DynamoDBClient,
+    dynamodb: Any,
     monkeypatch: pytest.MonkeyPatch,
     batch: Batch = DUE,
     reply: Reply | None = None,

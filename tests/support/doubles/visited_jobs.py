@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from dropbatch.core import names
 from dropbatch.core.names import JobState
@@ -19,11 +20,6 @@ from shared.pacing.budget import Budget
 from shared.services import Invocation
 from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import JOB, T
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mypy_boto3_dynamodb import DynamoDBClient
 
 PLENTY = 600.0
 """Seconds that a visit has left if none are given."""
@@ -50,7 +46,7 @@ class Visited:
         told: the notices of the job's end.
     """
 
-    def __init__(self, dynamodb: DynamoDBClient) -> None:
+    def __init__(self, dynamodb: Any) -> None:
         self.dynamodb = dynamodb
         self.ledger = Ledger(dynamodb, "table")
         self.store = ObjectStore(client("s3"), "bucket")
@@ -113,7 +109,7 @@ class Visited:
         return found
 
     @property
-    def work(self) -> str:
+    def work(self) -> Any:
         """The kind of due work that the job is."""
         key = {"pk": {"S": f"JOB#{self.job_id}"}, "sk": {"S": "META"}}
         return self.dynamodb.get_item(TableName="table", Key=key)["Item"]["work"]["S"]

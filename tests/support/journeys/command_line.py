@@ -6,10 +6,12 @@ Each command runs in this process, and its pauses move the world's clock.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.exceptions import ClientError
 
@@ -21,12 +23,7 @@ from dropbatch.client import wait as waiting
 from local.template import template
 from tests.support.aws import quick_moto
 from tests.support.aws.resources import BUCKET, client
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tests.support.journeys.world import World
+from tests.support.journeys.world import World
 
 LOGS = ('{"level"', '{"_aws"')
 """How the functions' log lines and metrics begin."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tests.support.journeys.world import World
 from tests.support.translations import M2M, greetings
-
-if TYPE_CHECKING:
-    from tests.support.journeys.world import World
 
 
 def batches(world: World, job_id: str = "") -> list[dict[str, Any]]:

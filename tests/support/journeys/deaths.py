@@ -6,9 +6,10 @@ recording a run, so that a new call is covered when it is added.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import botocore.client
 import httpx
@@ -16,15 +17,10 @@ import pytest
 from botocore.exceptions import ConnectionClosedError
 from moto import mock_aws
 
-from local.workers_ai import transport
+from local.workers_ai import WorkersAI, transport
 from shared.errors import StorageError
 from tests.support.journeys.forks import Forks
 from tests.support.journeys.world import TIMEOUT_SECONDS, World, make_world
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from local.workers_ai import WorkersAI
 
 T = TypeVar("T")
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dropbatch.client.stack import Stack
 from dropbatch.serve.app import base_url, listen, make_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dropbatch.client.stack import Stack
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dropbatch.core.models import find_model
 from dropbatch.core.names import job_id
@@ -23,9 +23,7 @@ from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from tests.support.aws.resources import BUCKET, QUEUES
 from tests.support.aws.wire_items import number, submissions
 from tests.support.journeys.deaths import Boundaries, Mortal, mortal_world
-
-if TYPE_CHECKING:
-    from tests.support.journeys.world import World
+from tests.support.journeys.world import World
 
 M2M = "@cf/meta/m2m100-1.2b"
 

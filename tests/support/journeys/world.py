@@ -15,14 +15,16 @@ import dataclasses
 import json
 import random
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote_plus
 
 import boto3
 import botocore.client
+import httpx
 import time_machine
 from moto.sqs.models import sqs_backends
 
@@ -35,6 +37,7 @@ from shared import bootstrap as composition
 from shared.aws.queues import MAX_HOPS, Queues
 from shared.workers_ai.client import http_client
 from tests.support.aws import quick_moto
+from tests.support.aws.iam import Permissions
 from tests.support.aws.resources import (
     AWS_ACCOUNT,
     BUCKET,
@@ -46,14 +49,8 @@ from tests.support.aws.resources import (
     make_environment,
     make_resources,
     permissions_of,
+    sign_in,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import httpx
-
-    from tests.support.aws.iam import Permissions
 
 quick_moto.install()
 
@@ -367,9 +364,7 @@ def make_world(
         monkeypatch: pytest's.
         settings: the environment variables that differ from the template's defaults.
     """
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    sign_in(monkeypatch)
     urls = make_resources()
     environment = make_environment(urls, settings)
     for name, value in environment.items():

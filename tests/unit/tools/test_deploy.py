@@ -12,7 +12,7 @@ from moto import mock_aws
 from dropbatch.cli.cloudflare import Reply
 from dropbatch.errors import Error
 from shared.settings import MAX_CALLS
-from tests.support.aws.stubs import stubbed
+from tests.support.aws.resources import stubbed
 from tools import account_stack, answers, deploy, deploy_worker, destroy, plan
 from tools.account_stack import NEVER_RAN, DeployError, Stack, Step, next_step
 

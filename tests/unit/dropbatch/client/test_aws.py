@@ -19,7 +19,7 @@ from dropbatch.cli.cloudflare import Api, check_token
 from dropbatch.client import aws
 from dropbatch.client import upload as uploads
 from dropbatch.errors import ConnectionLost, Error, NotPermitted, UsageError
-from tests.support.aws.stubs import stubbed
+from tests.support.aws.resources import stubbed
 from tests.support.terminal import run_forked
 
 KEYS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}

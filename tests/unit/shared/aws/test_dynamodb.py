@@ -27,7 +27,7 @@ from shared.models import (
     Upload,
 )
 from shared.workers_ai.usage import Usage
-from tests.support.aws.stubs import stubbed
+from tests.support.aws.resources import stubbed
 
 KEY = {"pk": {"S": "JOB#1"}, "sk": {"S": "META"}}
 ITEM = {**KEY, "claims": {"N": "2"}, "due_at": {"N": "9.5"}}

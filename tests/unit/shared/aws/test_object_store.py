@@ -9,7 +9,7 @@ from botocore.stub import ANY
 
 from shared.aws.object_store import BLOCK_BYTES, ObjectStore
 from shared.errors import ObjectNotFoundError, StorageError, WriteConflictError
-from tests.support.aws.stubs import stubbed
+from tests.support.aws.resources import stubbed
 
 KEY = "results/a/output.jsonl"
 PLACE = {"Bucket": "bucket", "Key": KEY}

@@ -1,1 +1,0 @@
-"""Each condition is dropped or shifted in turn; a test must fail."""

@@ -1,1 +1,0 @@
-"""The policies of `template.yaml`, judged by parliament in `make lint`."""

@@ -1,1 +1,0 @@
-"""Code that the tests share. Nothing here is a test."""

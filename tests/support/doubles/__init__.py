@@ -1,1 +1,0 @@
-"""Single modules between doubles: what they read and write is in memory."""

@@ -1,1 +1,0 @@
-"""What journeys work with: the whole Dropbatch in one process, and what may happen to it."""
