@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from botocore.client import BaseClient
 from moto import mock_aws
 
 from local.workers_ai import Behaviour, WorkersAI, transport
@@ -28,6 +29,25 @@ def _limits_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
 def api() -> WorkersAI:
     """The API, with answers that a test can compute."""
     return WorkersAI(Behaviour(embedder="hash", latency=8.0), now=lambda: time.time())  # noqa: PLW0108 - the clock moves
+
+
+@pytest.fixture
+def before_calls(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has a function called with operation and arguments before each call of AWS, whoever makes it.
+
+    It may raise, or return an answer: then AWS is not called.
+    """
+
+    def begin(before: Callable[[str, dict[str, Any]], Any]) -> None:
+        real = BaseClient._make_api_call  # type: ignore[attr-defined] # Private: not in the stubs.
+
+        def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
+            answer = before(operation, arguments)
+            return real(client, operation, arguments) if answer is None else answer
+
+        monkeypatch.setattr(BaseClient, "_make_api_call", call)
+
+    return begin
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import json
 import re
 from functools import reduce
 
-import botocore.client
 import pytest
 from botocore.exceptions import ClientError
 
@@ -27,20 +26,17 @@ GREETINGS = [{"text": f"hello {number}", "target_lang": "es"} for number in rang
 
 
 @pytest.fixture
-def event_bus(monkeypatch):
+def event_bus(before_calls):
     """EventBridge, which may refuse: a list of answers that come before the real ones."""
     answers = []
-    real = botocore.client.BaseClient._make_api_call
 
-    def call(client, operation, arguments):
-        if operation != "PutEvents" or not answers:
-            return real(client, operation, arguments)
-        answer = answers.pop(0)
+    def refuse(operation, _arguments):
+        answer = answers.pop(0) if operation == "PutEvents" and answers else None
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    before_calls(refuse)
     return answers
 
 
@@ -116,20 +112,20 @@ def test_job_stays_due_until_event_is_taken(world, event_bus, monkeypatch):
 
 
 @pytest.mark.parametrize("refusal", ["error", "entry"])
-def test_event_refused_for_good_holds_up_no_job(world, monkeypatch, caplog, refusal):
+def test_event_refused_for_good_holds_up_no_job(world, before_calls, caplog, refusal):
     """Its results are there; who listens reads them without the event."""
-    real, tries = botocore.client.BaseClient._make_api_call, []
+    tries = []
     code, said = "AccessDeniedException", "not authorized to perform: events:PutEvents"
 
-    def call(client, operation, arguments):
+    def refuse(operation, _arguments):
         if operation != "PutEvents":
-            return real(client, operation, arguments)
+            return None
         tries.append(world.now())
         if refusal == "entry":
             return {"FailedEntryCount": 1, "Entries": [{"ErrorCode": code, "ErrorMessage": said}]}
         raise ClientError({"Error": {"Code": code, "Message": said}}, operation)
 
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    before_calls(refuse)
     world.upload_records("a.jsonl", GREETINGS, model=M2M)
 
     world.settle(minutes=12)

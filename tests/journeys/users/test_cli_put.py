@@ -2,7 +2,6 @@
 
 import json
 
-import botocore.client
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
@@ -190,19 +189,18 @@ def test_wait_ends_after_five_minutes_without_job(command, monkeypatch):
     assert 300 <= command.world.now() - began < 330
 
 
-def test_wait_outlives_lost_connections(command, monkeypatch):
+def test_wait_outlives_lost_connections(command, before_calls):
     command.world.upload("a.jsonl", GOOD, model=M2M)
     command.world.deliver_all()
-    real, reads = botocore.client.BaseClient._make_api_call, []
+    reads = []
 
-    def call(client, operation, arguments):
+    def lose(operation, arguments):
         if operation == "GetObject" and arguments["Key"].endswith(("status.json", "manifest.json")):
             reads.append(arguments["Key"])
             if len(reads) in (2, 3, 5):
                 raise EndpointConnectionError(endpoint_url="https://s3.eu-west-1.amazonaws.com")
-        return real(client, operation, arguments)
 
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    before_calls(lose)
 
     done = command.run("wait", "a.jsonl")
 

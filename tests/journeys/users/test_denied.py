@@ -53,18 +53,8 @@ def finished(command):
     command.settle()
 
 
-def deny(monkeypatch, *operations):
-    """AWS denies these operations, or all that are not free."""
-    real = botocore.client.BaseClient._make_api_call
-
-    def call(client, operation, arguments):
-        if operation in operations or (not operations and operation not in FREE):
-            raise ClientError(
-                {"Error": {"Code": "AccessDenied", "Message": "no policy allows it"}}, operation
-            )
-        return real(client, operation, arguments)
-
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+def denied(operation, message="no policy allows it"):
+    return ClientError({"Error": {"Code": "AccessDenied", "Message": message}}, operation)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +75,18 @@ def deny(monkeypatch, *operations):
     ],
     ids=" ".join,
 )
-def test_denied_verb_says_what_is_missing(command, finished, monkeypatch, tmp_path, arguments):
+def test_denied_verb_says_what_is_missing(
+    command, finished, before_calls, monkeypatch, tmp_path, arguments
+):
     file = tmp_path / "b.jsonl"
     file.write_text(GOOD)
     monkeypatch.chdir(tmp_path)
-    deny(monkeypatch)
+
+    def deny(operation, _arguments):
+        if operation not in FREE:
+            raise denied(operation)
+
+    before_calls(deny)
 
     ended = command.run(*(one.format(file=file) for one in arguments))
 
@@ -112,9 +109,7 @@ def forbids_missing(monkeypatch):
             return real(client, operation, arguments)
         except ClientError as error:
             if operation == "GetObject" and error.response["Error"]["Code"] == "NoSuchKey":
-                raise ClientError(
-                    {"Error": {"Code": "AccessDenied", "Message": "not listed"}}, operation
-                ) from error
+                raise denied(operation) from error
             raise
 
     monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
@@ -134,24 +129,22 @@ def test_missing_key_is_missing_though_s3_says_denied(command, finished, forbids
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_file_is_not_refused_for_options_that_nobody_may_read(command, monkeypatch, tmp_path, many):
+def test_file_is_not_refused_for_options_that_nobody_may_read(
+    command, before_calls, tmp_path, many
+):
     """They may name the model that is missing here."""
     path = tmp_path / "in/a.csv"
     path.parent.mkdir()
     path.write_text("one,two\nx,y\n")
-    real = botocore.client.BaseClient._make_api_call
 
-    def call(client, operation, arguments):
+    def deny(operation, arguments):
         if operation == "GetObject" and arguments["Key"].endswith("_options.json"):
-            raise ClientError(
-                {"Error": {"Code": "AccessDenied", "Message": "no policy allows it"}}, operation
-            )
-        return real(client, operation, arguments)
+            raise denied(operation)
 
     options = {"model": LLAMA, "template": "{one}"}
     for key in ("inbox/_options.json", "inbox/in/_options.json"):
         command.world.s3.put_object(Bucket=BUCKET, Key=key, Body=json.dumps(options))
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    before_calls(deny)
 
     done = command.run("put", path.parent if many else path)
 
@@ -233,20 +226,17 @@ DENIED = (
 
 
 @pytest.fixture
-def written(monkeypatch):
+def written(before_calls):
     """The functions' writes, which are denied without the header."""
-    real, found = botocore.client.BaseClient._make_api_call, []
+    found = []
 
-    def call(client, operation, arguments):
+    def deny(operation, arguments):
         if operation in WRITES and not arguments["Key"].startswith("inbox/"):
-            found.append(
-                (operation, arguments.get("ServerSideEncryption"), arguments.get("SSEKMSKeyId"))
-            )
+            found.append((arguments.get("ServerSideEncryption"), arguments.get("SSEKMSKeyId")))
             if "ServerSideEncryption" not in arguments:
-                raise ClientError({"Error": {"Code": "AccessDenied", "Message": DENIED}}, operation)
-        return real(client, operation, arguments)
+                raise denied(operation, DENIED)
 
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    before_calls(deny)
     return found
 
 
@@ -259,7 +249,7 @@ def test_every_write_says_how_it_is_encrypted(world, written):
     }
     assert world.manifest(folder)["state"] == "completed"
     assert len(written) > 8
-    assert {tuple(said) for _, *said in written} == {("AES256", None)}
+    assert set(written) == {("AES256", None)}
     assert (
         world.s3.head_object(Bucket=BUCKET, Key=f"{folder}/output.jsonl")["ServerSideEncryption"]
         == "AES256"

@@ -3,7 +3,6 @@
 import io
 import json
 
-import botocore.client
 import pytest
 
 import dropbatch
@@ -39,14 +38,13 @@ def few(command):
 
 
 @pytest.fixture
-def calls(monkeypatch):
-    real, made = botocore.client.BaseClient._make_api_call, []
+def calls(before_calls):
+    made = []
 
-    def call(client, operation, arguments):
+    def note(operation, arguments):
         made.append((operation, str(arguments.get("Key", "")).rpartition("/")[2]))
-        return real(client, operation, arguments)
 
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    before_calls(note)
     return made
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import io
 
-import botocore.client
 import pytest
 from botocore.exceptions import ClientError
 
@@ -120,21 +119,19 @@ def test_version_that_was_checked_is_copied(command, lake, monkeypatch):
     assert command.world.read("inbox/a.jsonl") == GOOD * 3
 
 
-def test_object_without_versions_that_is_replaced_is_not_copied(command, lake, monkeypatch):
+def test_object_without_versions_that_is_replaced_is_not_copied(command, lake, before_calls):
     """A part of each would be a file that nobody wrote."""
     lake("a.jsonl", GOOD * 3)
-    real = botocore.client.BaseClient._make_api_call
 
-    def call(client, operation, arguments):
+    def replace(operation, arguments):
         if operation == "UploadPartCopy":  # S3 judges its condition; moto does not.
             lake("a.jsonl", GOOD * 2)
             if arguments.get("CopySourceIfMatch", REPLACED) != REPLACED:
                 raise ClientError(
                     {"Error": {"Code": "PreconditionFailed", "Message": "At least one"}}, operation
                 )
-        return real(client, operation, arguments)
 
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    before_calls(replace)
     done = command.run("put", "s3://lake/a.jsonl", "--model", M2M)
 
     assert (done.code, command.world.objects("inbox/")) == (5, [])

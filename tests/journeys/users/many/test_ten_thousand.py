@@ -7,7 +7,6 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from datetime import UTC, datetime
 
-import botocore.client
 import pytest
 
 from dropbatch.core import names
@@ -72,14 +71,14 @@ class Calls(Counter):
 
 
 @pytest.fixture
-def calls(monkeypatch):
+def calls(before_calls):
     """Counts calls. Listings are answered from sorted keys."""
-    real, made = botocore.client.BaseClient._make_api_call, Calls()
+    made = Calls()
 
-    def call(client, operation, arguments):
+    def answer(operation, arguments):
         made[operation] += 1
         if operation != "ListObjectsV2" or "Delimiter" in arguments:
-            return real(client, operation, arguments)
+            return None
         after = arguments.get("ContinuationToken", arguments.get("StartAfter", ""))
         prefix = arguments["Prefix"]
         first = max(bisect_left(made.listed, prefix), bisect_right(made.listed, after))
@@ -90,7 +89,7 @@ def calls(monkeypatch):
             {"NextContinuationToken": page[-1]} if more else {}
         )
 
-    monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+    before_calls(answer)
     return made
 
 
