@@ -1,21 +1,17 @@
 """The answer to an AWS call is lost; the SDK calls again, and meets what it did the first time."""
 
-import json
 import types
 
 import botocore.endpoint
-import openai
 import pytest
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 from botocore.retries.quota import RetryQuota
 from moto.core.botocore_stubber import BotocoreStubber
 
 import dropbatch
-from dropbatch.client.stack import Stack
 from local.workers_ai import Fault, expected_result
 from tests.support.aws import quick_moto
-from tests.support.aws.resources import BUCKET, client
-from tests.support.journeys.openai_server import requests, serving
+from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M
 
 # ── functions ─────────────────────────────────────────────────────────────────────────────────────
@@ -123,16 +119,3 @@ def test_retry_is_one_job(command, lose, api):
 
     assert again.wait() == "completed"
     assert (versions(command.world, "a.retry.jsonl"), len(api.accepted) - before) == (1, 1)
-
-
-def test_batch_is_one_job(world, lose, api):
-    with serving(Stack("dropbatch", BUCKET, {"BucketName": BUCKET}, client)) as url:
-        ai = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
-        line = requests(CHAT, {"model": LLAMA, "messages": [{"role": "user", "content": "Hello"}]})
-        file = ai.files.create(file=("a.jsonl", json.dumps(*line).encode()), purpose="batch")
-        lose()
-        batch = ai.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
-        world.settle()
-
-        assert ai.batches.retrieve(batch.id).request_counts.completed == 1
-    assert (versions(world, f"openai/{batch.id}.jsonl"), len(api.accepted)) == (1, 1)

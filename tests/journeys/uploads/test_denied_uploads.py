@@ -225,7 +225,7 @@ def test_what_a_job_needs_and_aws_refuses_is_shown(start, operation, code, part)
     with suppress(StorageError):
         pass_hours(world, 1 / 60, MINUTE / 2)
 
-    for _ in range(30):
+    for _ in range(12):
         waiting = world.status()["waiting_for"]
         assert waiting
         assert waiting["code"] == "results_denied"
