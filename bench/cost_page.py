@@ -176,7 +176,7 @@ def tell(both: Bills, month: float) -> None:
         },
         README: {
             r"\[\$[\d.]+ a month\]": f"[${month:.2f} a month]",
-            r"a million records \$[\d.]+\d": f"a million records ${job:.4f}",
+            r"\$[\d.]+ more for a million": f"${job:.4f} more for a million",
         },
     }
     for page, patterns in figures.items():

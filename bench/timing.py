@@ -1,7 +1,4 @@
-"""CPU time of steps that take turns, the time that AWS takes, and the form of the pages.
-
-CPU time, because machines are shared.
-"""
+"""CPU time of steps that take turns: machines are shared. AWS's time, and the form of the pages."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""`template.yaml` as data.
-
-Test resources, local deployments and cost figures are derived from what is deployed.
-"""
+"""`template.yaml` as data: test resources, local deployments and costs follow what is deployed."""
 
 import re
 import shlex
@@ -59,19 +56,18 @@ def default(parameter: str) -> str:
     return defaults()[parameter]
 
 
+def _variables() -> dict[str, Any]:
+    found: dict[str, Any] = template()["Globals"]["Function"]["Environment"]["Variables"]
+    return found
+
+
 def default_variables() -> dict[str, str]:
     """The functions' own variables that are the default of a parameter."""
-    variables, given = template()["Globals"]["Function"]["Environment"]["Variables"], defaults()
+    own = {name: one for name, one in _variables().items() if not name.startswith("POWERTOOLS_")}
     named = {
-        name: value["Ref"]
-        for name, value in variables.items()
-        if isinstance(value, dict) and "Ref" in value
+        name: one["Ref"] for name, one in own.items() if isinstance(one, dict) and "Ref" in one
     }
-    return {
-        name: given[one]
-        for name, one in named.items()
-        if one in given and not name.startswith("POWERTOOLS_")
-    }
+    return {name: defaults()[one] for name, one in named.items() if one in defaults()}
 
 
 def parse_parameters(text: str) -> dict[str, str]:
@@ -98,9 +94,7 @@ def write_parameters(parameters: dict[str, str]) -> str:
 
 
 def powertools_variables() -> dict[str, str]:
-    """Return the variables that Powertools reads when it is imported."""
-    variables = template()["Globals"]["Function"]["Environment"]["Variables"]
-    names = {name: value for name, value in variables.items() if name.startswith("POWERTOOLS_")}
-    return {name: value for name, value in names.items() if isinstance(value, str)} | {
-        "POWERTOOLS_SERVICE_NAME": "dropbatch"
-    }
+    """The variables that Powertools reads when it is imported."""
+    texts = {name: one for name, one in _variables().items() if isinstance(one, str)}
+    found = {name: one for name, one in texts.items() if name.startswith("POWERTOOLS_")}
+    return found | {"POWERTOOLS_SERVICE_NAME": "dropbatch"}

@@ -19,31 +19,22 @@ MIN_NODE = 20
 
 
 def install(folder: Path = WORKER) -> None:
-    """Install the packages of a lock file, checked by hash, unless they are installed.
-
-    `folder`: of the lock file, the Worker's if not given.
-    """
+    """Install the packages of a folder's lock file, checked by hash, unless they are installed."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         raise LocalAwsError(
             f"The Worker needs Node.js {MIN_NODE} or later with npm, which is not on the "
             "PATH. Nothing else needs it."
         )
-    version = subprocess.run(
-        [node, "--version"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    version = subprocess.check_output([node, "--version"], text=True).strip()
     if int(version.removeprefix("v").partition(".")[0]) < MIN_NODE:
         raise LocalAwsError(f"The Worker needs Node.js {MIN_NODE} or later; this is {version}.")
     installed, lock = folder / INSTALLED, folder / LOCK
     if installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime:
         return
     print(f"Installing {folder.relative_to(ROOT)}/node_modules ...", file=sys.stderr, flush=True)
-    if subprocess.run(
-        [npm, "ci", "--no-audit", "--no-fund", "--loglevel=error"],
-        cwd=folder,
-        stdout=sys.stderr,
-        check=False,
-    ).returncode:
+    command = [npm, "ci", "--no-audit", "--no-fund", "--loglevel=error"]
+    if subprocess.run(command, cwd=folder, stdout=sys.stderr, check=False).returncode:
         raise LocalAwsError(f"npm could not install the packages of {folder.relative_to(ROOT)}.")
     installed.touch()
 
@@ -51,15 +42,10 @@ def install(folder: Path = WORKER) -> None:
 def start(
     state: Path, port: int, base_url: str, account: str, token: str, *, raw: bool = True
 ) -> Service:
-    """Start the Worker on a port; return the running service.
+    """Start the Worker of a stack's folder on a port; return the running service.
 
-    Args:
-        state: folder of the stack it is for.
-        port: on the loopback address.
-        base_url: the REST API behind the binding, up to and including `/client/v4`.
-        account: account id.
-        token: API token.
-        raw: whether the AI binding returns raw responses.
+    `base_url` is the REST API behind the AI binding, up to and including `/client/v4`, which
+    returns raw responses or not.
     """
     service = Service("worker", state)
     service.log.parent.mkdir(parents=True, exist_ok=True)
@@ -71,9 +57,8 @@ def start(
         "SHARED_SECRET": LOCAL_SECRET,
         "RAW_RESPONSE": "yes" if raw else "no",
     }
-    service.start(
-        [shutil.which("node") or "node", str(WORKER / "local.mjs"), str(port)], environment, port
-    )
+    command = [shutil.which("node") or "node", str(WORKER / "local.mjs"), str(port)]
+    service.start(command, environment, port)
     return service
 
 

@@ -28,6 +28,7 @@ START = 1_800_000_000.0
 """Unix seconds at which an account begins, unless it is given another time."""
 MOST_INVOCATIONS = 1_000
 """Invocations at the same time that an account has at first."""
+SERVICES = ("dynamodb", "s3", "sqs", "events")
 A_TABLE = Table("table", "pk", "sk")
 
 
@@ -165,15 +166,9 @@ class Account:
         Raises:
             NotSimulatedError: there is no such service here.
         """
-        services: dict[str, Any] = {
-            "dynamodb": self.dynamodb,
-            "s3": self.s3,
-            "sqs": self.sqs,
-            "events": self.events,
-        }
-        if name not in services:
+        if name not in SERVICES:
             raise NotSimulatedError(f"the service {name}")
-        return Client(services[name])
+        return Client(getattr(self, name))
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -205,12 +200,16 @@ def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *given, **named: function(*given, **named)  # noqa: PLW0108 - see above
 
 
+META = SimpleNamespace(events=SimpleNamespace(register=lambda *_: None))
+"""A boto3 client's `meta`, as far as programs use it at their start: nobody takes notice."""
+
+
 class Client:
     """A service as boto3's client shows it."""
 
     def __init__(self, service: object) -> None:
         """Look each operation up when it is called: somebody may have replaced it."""
-        self.meta = Meta
+        self.meta = META
         self._service = service
 
     def __getattr__(self, name: str) -> Any:
@@ -223,14 +222,3 @@ class Client:
             return getattr(self._service, name)
         except AttributeError:
             raise NotSimulatedError(f"{type(self._service).__name__}.{name}") from None
-
-
-class Meta:
-    """A boto3 client's `meta`, as far as programs use it at their start."""
-
-    class events:  # noqa: N801 - boto3's own name
-        """Hooks of the SDK, which is not simulated."""
-
-        @staticmethod
-        def register(*_: Any) -> None:
-            """Take no notice."""

@@ -7,6 +7,8 @@ Knows nothing about AWS.
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
@@ -21,26 +23,22 @@ class DiedError(BaseException):
     """The process of a task was killed."""
 
 
+@dataclass(eq=False, slots=True)
 class Life:
-    """What dies together: an invocation and its threads.
+    """What dies together: an invocation and its threads."""
 
-    Attributes:
-        name: for traces.
-        over: whether it has ended, or was killed.
-        calls: how many simulated calls it has made.
-        tasks: its tasks that have not ended.
-        owner: what the tasks belong to, for simulated services.
-        killed: called when it is killed.
-    """
-
-    def __init__(self, name: str, owner: Any, killed: Callable[[], None]) -> None:
-        """Begin a life without tasks."""
-        self.name = name
-        self.over = False
-        self.calls = 0
-        self.tasks: list[Task] = []
-        self.owner = owner
-        self.killed = killed
+    name: str
+    """For traces."""
+    owner: Any
+    """What the tasks belong to, for simulated services."""
+    killed: Callable[[], None]
+    """Called when it is killed."""
+    over: bool = False
+    """Whether it has ended, or was killed."""
+    calls: int = 0
+    """How many simulated calls it has made."""
+    tasks: list["Task"] = field(default_factory=list)
+    """Its tasks that have not ended."""
 
 
 class Task(greenlet):  # type: ignore[misc] # greenlet has no types.
@@ -118,12 +116,9 @@ class Kernel:
             return
         if task.life.over:
             raise DiedError
-        moment = self.now + seconds if seconds > 0 else self.now
-        if (
-            moment <= self._until
-            and (not self._agenda or moment < self._agenda[0][0])
-            and not self._is_done()
-        ):
+        moment = self.now + max(seconds, 0)
+        is_next = not self._agenda or moment < self._agenda[0][0]
+        if is_next and moment <= self._until and not self._is_done():
             self.now = moment  # Nothing else happens meanwhile.
             return
         heappush(self._agenda, (moment, next(self._order), task))
@@ -281,14 +276,8 @@ def _threads(pool: ThreadPoolExecutor) -> _Threads:
     return found
 
 
-class _NoLock:
+class _NoLock(nullcontext[None]):
     """In place of a future's condition: its tasks wait in the kernel, and one runs at a time."""
-
-    def __enter__(self) -> None:
-        """Nothing is locked."""
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is unlocked."""
 
     def notify_all(self) -> None:
         """Nobody waits here."""

@@ -238,11 +238,10 @@ def _settle_token(
     token = (given.get(answers.TOKEN, "").strip() if secret else "") or kept
     if secret and not token:
         token = answers.ask_token(given)
-    wrong, unchecked = _checked(stack, settings, token)
-    while wrong and secret and sys.stdin.isatty():
-        print(wrong, file=sys.stderr)
+    while (found := _checked(stack, settings, token))[0] and secret and sys.stdin.isatty():
+        print(found[0], file=sys.stderr)
         token = answers.ask_token({})
-        wrong, unchecked = _checked(stack, settings, token)
+    wrong, unchecked = found
     if wrong:
         stays = " and keeps its token" if kept and token != kept else ""
         raise DeployError(f"The stack is up{stays}, but the check of the token failed. {wrong}")

@@ -1,7 +1,4 @@
-"""Every address of the local Workers AI.
-
-Its own routes, the Worker's, and the REST API's, through an AI Gateway or not.
-"""
+"""Every address of the local Workers AI: its own, the Worker's, the REST API's."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,4 @@
-"""What the Worker of `worker/` answers, for tests that run without Node.js.
-
-A test compares it with the real one.
+"""What the Worker of `worker/` answers, without Node.js; a test compares it with the real one.
 
 The API itself replaces the AI binding. Its replies pass as they are; with the switch
 `raw_response=false`, bodies lose the REST envelope, and errors their HTTP status.
