@@ -23,7 +23,7 @@ class DiedError(BaseException):
     """The process of a task was killed."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Life:
     """What dies together: an invocation and its threads."""
 
