@@ -47,7 +47,7 @@ test-faults: .venv/.stamp $(LOCAL) ## inject faults for some minutes: .local/fau
 
 mutants: .venv/.stamp ## change each condition in turn (an hour): a test must fail
 	@mkdir -p .local/coverage
-	$(DEV) -m pytest -p tests.support.everyday_runs -m "$(EVERYDAY)" --cov --cov-context=test --cov-report=term tests/unit tests/integration tests/journeys
+	$(DEV) -m pytest -p tests.mutants.reach -m "$(EVERYDAY)" --cov --cov-context=test --cov-report=term tests/unit tests/integration tests/journeys
 	$(DEV) -m tests.mutants
 
 simulate: .venv/.stamp ## worlds on simulated AWS, each decided by a seed: MINUTES (1), SEEDS, FIRST; SEED=17 with its trace

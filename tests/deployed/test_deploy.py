@@ -1,5 +1,6 @@
 """`make deploy` in a pseudo-terminal, on the local AWS."""
 
+import json
 import os
 import shutil
 
@@ -123,6 +124,16 @@ mfa_serial = arn:aws:iam::000000000000:mfa/ada
 """
 
 
+def make_role(environment):
+    """Create the role, which may do anything."""
+    port = int(environment["AWS_ENDPOINT_URL"].rpartition(":")[2])
+    iam, anything = aws.client("iam", port), {"Effect": "Allow", "Action": "*"}
+    for_all = json.dumps({"Statement": [{**anything, "Principal": "*"}]})
+    iam.create_role(RoleName="deployer", AssumeRolePolicyDocument=for_all)
+    policy = json.dumps({"Statement": [{**anything, "Resource": "*"}]})
+    iam.put_role_policy(RoleName="deployer", PolicyName="all", PolicyDocument=policy)
+
+
 def parameters(environment, region, stack):
     """A stack's parameters; None if there is no such stack."""
     client = boto3.client(
@@ -150,6 +161,7 @@ def test_second_stack_and_one_code_for_role(environment, checkout, tmp_path):
             (typed for question, typed in answers.items() if line.startswith(question)), None
         )
 
+    make_role(environment)
     (tmp_path / "config").write_text(ROLE)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
         del environment[name]

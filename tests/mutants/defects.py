@@ -17,9 +17,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from tests.mutants.mutations import Mutation, mutations
-from tests.support.shipped import SHIPPED
+from tests.support.shipped import ROOT, SHIPPED
 
-ROOT = Path(__file__).resolve().parents[2]
 REASONS = Path(__file__).with_name("reasons.toml")
 DECIDING = (
     "shared/aws/dynamodb.py",
@@ -55,26 +54,14 @@ DECIDING = (
     "functions/poll/end.py",
     "functions/poll/visit.py",
 )
-"""Modules that decide what happens to a job or a batch.
-
-Each of their guards, bounds and waits is broken too.
+"""Modules that decide what happens to a job or a batch: each guard, bound and wait is broken too.
 
 In all other modules only conditions of writes and rows of tables are.
 """
 HEAVY = (
-    *(
-        "boto3",
-        "hypothesis",
-        "httpx",
-        "msgspec",
-        "time_machine",
-        "werkzeug",
-        "responses",
-        "yaml",
-        "xdist",
-        "uvicorn",
-    ),
-    *("aws_lambda_powertools.utilities.batch", "aws_lambda_powertools.utilities.parameters"),
+    *("boto3", "hypothesis", "httpx", "msgspec", "time_machine", "werkzeug", "responses", "yaml"),
+    *("xdist", "uvicorn", "aws_lambda_powertools.utilities.batch"),
+    "aws_lambda_powertools.utilities.parameters",
     *(f"moto.{name}.responses" for name in ("s3", "sqs", "dynamodb", "events", "secretsmanager")),
 )
 """What every test process needs; imported once, before the processes are forked."""
@@ -161,8 +148,3 @@ def reasons() -> dict[str, str]:
     """Why no test notices a defect, by the defect's name."""
     found: dict[str, str] = tomllib.loads(REASONS.read_text())
     return found
-
-
-def cell(text: object) -> str:
-    """A text as a cell of a table."""
-    return str(text).replace("|", "\\|")
