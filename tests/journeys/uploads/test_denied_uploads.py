@@ -203,7 +203,7 @@ def test_denied_write_that_cannot_be_shown_is_an_alarm(world, refuse, caplog):
     [
         ("GetObject", "AccessDenied", "/request"),
         ("GetObject", "KMS.DisabledException", "/part"),
-        ("HeadObject", "403", "/output.jsonl"),
+        ("PutObject", "AccessDenied", "/output.jsonl"),
         ("UpdateItem", "AccessDeniedException", ""),
         ("SendMessageBatch", "KMS.AccessDeniedException", ""),
     ],
