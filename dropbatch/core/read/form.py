@@ -157,4 +157,4 @@ def read_beginning(stored: Iterator[bytes], check: Callable[[], None] = lambda: 
             complete = False
             break
     reject_foreign_format(bytes(head[:SIGNATURE_BYTES]))
-    return Beginning(packing, bytes(head), complete)
+    return Beginning(packing, bytes(head[:HEAD_BYTES]), complete)

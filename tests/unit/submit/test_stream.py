@@ -104,6 +104,15 @@ def test_first_bytes_tell_packing_form_and_place(packing, content, found):
     )
 
 
+@pytest.mark.parametrize("packing", PACK)
+@pytest.mark.parametrize("document", [b'[{"a":"%b"}]', b'{"requests":[{"a":"%b"}]}\n'])
+def test_document_of_one_line_just_above_limit_is_refused(packing, document):
+    store = Stored(PACK[packing](document % (b"x" * 2_010)))
+    beginning = read_beginning(read_stored(store, upload_of(store)))
+    with pytest.raises(UploadRefused, match="jq -c"):
+        detect_form(beginning.head, complete=beginning.complete)
+
+
 def test_looking_at_large_upload_reads_only_its_head():
     store = Stored(TEXT)
     read_beginning(read_stored(store, upload_of(store)))
