@@ -17,8 +17,7 @@ from simulation.services import expressions
 from simulation.services.calls import Calls, reads, writes
 from simulation.services.errors import EXCEPTIONS, refused
 from simulation.services.expressions import NotSimulatedError
-from simulation.services.table import Table, keyed
-from simulation.services.table_index import Index
+from simulation.services.table import Index, Table, keyed
 
 Wire = dict[str, Any]
 Key = tuple[str, str]
