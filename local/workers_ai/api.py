@@ -16,14 +16,14 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from local.workers_ai import account, edge, replies
+from local.workers_ai import edge, replies
 from local.workers_ai.batches import Batch, Batches, SearchedBodies
 from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import ApiError, error
 from local.workers_ai.complete import answers, completed
 from local.workers_ai.edge import Verdict, Windows
 from local.workers_ai.faults import Call, Fault, Faults, asked, by_chance
-from local.workers_ai.models.catalogue import MODELS, Model
+from local.workers_ai.models.catalogue import MODELS, Model, listing
 from local.workers_ai.models.schemas import read_requests
 from local.workers_ai.queues.service import QueueService, read_call, refusal
 from local.workers_ai.replies import FOREVER, Reply
@@ -149,7 +149,7 @@ class WorkersAI:
         elif found.resource in ("queues", "subscriptions"):
             reply = self._of_queues(method, found, query, given.get("authorization"), body, now)
         else:
-            reply = account.answer(found, given.get("authorization"), query, behaviour)
+            reply = _of_account(found, given.get("authorization"), query, behaviour)
         with self._lock:
             self._calls[kind][_end(reply)] += 1
         date = formatdate(now + behaviour.clock_ahead, usegmt=True)
@@ -399,3 +399,23 @@ def _end(reply: Reply) -> str:
     if reply.cut is not None:
         return str(reply.cut) if reply.cut_after is None else "truncated"
     return str(reply.status)
+
+
+def _of_account(
+    route: edge.Route, authorization: str | None, query: str, behaviour: Behaviour
+) -> Reply:
+    """Whether a token is good, and which models there are."""
+    refused = edge.refusal(authorization, route.account, behaviour)
+    if route.resource == "verify" and refused is not None and refused.code == 10000:
+        refused = error(1000, "Invalid API Token", 401)
+    if refused is not None:
+        return replies.failure(refused, behaviour)
+    if route.resource == "verify":
+        message = {"code": 10000, "message": "This API Token is valid and active", "type": None}
+        token = {"id": "0123456789abcdef0123456789abcdef", "status": "active"}
+        return replies.success(token, behaviour, messages=[message])
+    asked, found = parse_qs(query), list(listing())
+    number, size = edge.count_in(asked, "page", 1), edge.count_in(asked, "per_page", 50)
+    shown = found[(number - 1) * size : number * size]
+    info = {"count": len(shown), "page": number, "per_page": size, "total_count": len(found)}
+    return replies.success(shown, behaviour, result_info=info)

@@ -5,6 +5,7 @@ This module knows no models.
 
 import re
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from local.workers_ai.behaviour import Behaviour
@@ -113,3 +114,9 @@ class Windows:
             return Verdict(allowed=False, remaining=0, seconds=window)
         calls.append(now)
         return Verdict(allowed=True, remaining=limit - len(calls), seconds=calls[0] + window - now)
+
+
+def count_in(asked: Mapping[str, list[str]], name: str, default: int) -> int:
+    """A positive number among the query's parameters."""
+    text = asked.get(name, [""])[0]
+    return max(1, int(text)) if text.isdigit() else default

@@ -15,7 +15,6 @@ from urllib.parse import parse_qs
 import msgspec
 
 from local.workers_ai import edge, replies
-from local.workers_ai.account import count_in
 from local.workers_ai.batches import Batch
 from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import error
@@ -376,7 +375,10 @@ def _consumer_in(consumer_id: str, asked: Asked) -> Consumer:
 
 def _page_of(shown: list[Any], asked: Asked, size: int) -> Page:
     """One page of a list, and which one it is."""
-    number, size = count_in(asked.query, "page", 1), count_in(asked.query, "per_page", size)
+    number, size = (
+        edge.count_in(asked.query, "page", 1),
+        edge.count_in(asked.query, "per_page", size),
+    )
     part = shown[(number - 1) * size : number * size]
     info = {"count": len(part), "page": number, "per_page": size, "total_count": len(shown)}
     return Page(part, info | {"total_pages": ceil(len(shown) / size)})

@@ -1,1 +1,0 @@
-"""The models: which there are, what each accepts, and what it answers."""

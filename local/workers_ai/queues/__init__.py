@@ -1,1 +1,0 @@
-"""Cloudflare's Queues and event subscriptions, as far as completion events of batches need them."""
