@@ -11,7 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -99,7 +98,6 @@ def _count(lines: list[str], pattern: str) -> int:
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(900)]
 
-HOME = aws.Home(aws.ROOT / ".local/test-aws-lines")
 COMMANDS = aws.ROOT / ".local/aws/bin"
 BGE = "@cf/baai/bge-small-en-v1.5"
 BAD = f"{BGE}/reviews/july.jsonl"
@@ -119,7 +117,7 @@ INSTEAD = {
 def shell(tmp_path_factory):
     """Runs a script in a folder with the files that the documents name."""
     folder = tmp_path_factory.mktemp("reader")
-    with running_stack(HOME, "") as running:
+    with running_stack("test-aws-lines") as running:
         s3, bucket = running.s3, running.bucket
         for name, content in {
             "july.jsonl": '{"text":"x"}\n',
@@ -137,12 +135,11 @@ def shell(tmp_path_factory):
         s3.put_object(Bucket=bucket, Key=LOST, Body=b"{}\n", Metadata={"model": BGE})
         s3.create_bucket(Bucket=SOURCE)
         s3.put_object(Bucket=SOURCE, Key="key", Body=b"{}\n")
-        port = urlsplit(s3.meta.endpoint_url).port
         trusts = json.dumps({"Version": "2012-10-17", "Statement": []})
-        role = aws.client("iam", port).create_role(
-            RoleName="waits", AssumeRolePolicyDocument=trusts
-        )["Role"]["Arn"]
-        machine = aws.client("stepfunctions", port)
+        role = running.client("iam").create_role(RoleName="waits", AssumeRolePolicyDocument=trusts)[
+            "Role"
+        ]["Arn"]
+        machine = running.client("stepfunctions")
         waits = machine.create_state_machine(name="waits", definition=MACHINE, roleArn=role)
         variables = {
             "STATE_MACHINE_ARN": waits["stateMachineArn"],

@@ -8,13 +8,7 @@ import yaml
 
 from local import aws
 from local.processes import ROOT, bare_environment
-from tests.support.aws.stack import (
-    MODEL,
-    as_lines,
-    assert_every_line_answers_its_request,
-    requests,
-    running_stack,
-)
+from tests.support.aws.stack import MODEL, requests, running_stack
 from tools.release import build_release
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -28,24 +22,19 @@ def test_release_deploys_from_its_folder_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(aws, "BUILD", alone)
     monkeypatch.setattr(aws, "_build", lambda home, lock: "a release")
 
-    with running_stack(aws.Home(ROOT / ".local/test-release"), "MaxRequestsPerBatch=20") as stack:
+    with running_stack("test-release", "MaxRequestsPerBatch=20") as stack:
         records = requests(50, "release")
-        stack.drop("day.jsonl", as_lines(records), model=MODEL)
-        folder, manifest = stack.wait("day.jsonl")
-        assert manifest["counts"] == {"total": 50, "succeeded": 50, "failed": 0}
-        assert_every_line_answers_its_request(stack.lines(folder), records)
+        stack.drop("day.jsonl", records, model=MODEL)
+        stack.wait_for_all("day.jsonl", records)
         create_as_the_console_does(stack, alone, tmp_path / "packaged.yaml")
 
 
 def create_as_the_console_does(stack, release, packaged):
     """Create a second stack from what `sam package` writes, by CloudFormation alone."""
-    port = int(stack.home.service("aws").running()["port"])
     environment = {
         **bare_environment(),
         **aws.CREDENTIALS,
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-    }
-    environment |= {
+        "AWS_ENDPOINT_URL": stack.told["endpoint_url"],
         "SAM_CLI_TELEMETRY": "0",
         "AWS_CONFIG_FILE": "/dev/null",
         "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
@@ -56,11 +45,11 @@ def create_as_the_console_does(stack, release, packaged):
     text = packaged.read_text()
     assert not any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text))
     stack.s3.put_object(Bucket="dropbatch-packages", Key="packaged.yaml", Body=text.encode())
-    formation = aws.client("cloudformation", port)
+    formation = stack.client("cloudformation")
     formation.create_stack(
         StackName="console",
         # A body has 51,200 bytes at most.
-        TemplateURL=f"http://127.0.0.1:{port}/dropbatch-packages/packaged.yaml",
+        TemplateURL=f"{stack.told['endpoint_url']}/dropbatch-packages/packaged.yaml",
         Parameters=[{"ParameterKey": "CloudflareAccountId", "ParameterValue": aws.LOCAL_ACCOUNT}],
         Capabilities=["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
     )
@@ -70,8 +59,7 @@ def create_as_the_console_does(stack, release, packaged):
     (made,) = formation.describe_stacks(StackName="console")["Stacks"]
     outputs = {one["OutputKey"]: one["OutputValue"] for one in made["Outputs"]}
     assert {"BucketName", "ApiTokenSecretArn", "SubmitFunctionName"} <= set(outputs)
-    about = stack.functions.get_function_configuration(FunctionName=outputs["SubmitFunctionName"])
-    assert (
-        about["Environment"]["Variables"]["CLOUDFLARE_API_TOKEN_SECRET_ARN"]
-        == outputs["ApiTokenSecretArn"]
-    )
+    submit = {"FunctionName": outputs["SubmitFunctionName"]}
+    about = stack.client("lambda").get_function_configuration(**submit)
+    variables = about["Environment"]["Variables"]
+    assert variables["CLOUDFLARE_API_TOKEN_SECRET_ARN"] == outputs["ApiTokenSecretArn"]

@@ -17,14 +17,13 @@ from pathlib import Path
 import openai
 import pytest
 
-from local import aws, worker
+from local import worker
 from tests.support import vendors
 from tests.support.aws.stack import running_stack
 from tests.support.journeys.openai_server import requests
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(900)]
 
-HOME = aws.Home(aws.ROOT / ".local/test-serve")
 BGE = "@cf/baai/bge-m3"
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 EMBEDDINGS = "/v1/embeddings"
@@ -34,14 +33,14 @@ MAX_MEGABYTES = 150
 
 @pytest.fixture(scope="module")
 def stack():
-    with running_stack(HOME, "") as made:
+    with running_stack("test-serve") as made:
         yield made
 
 
 @contextmanager
-def served(*options):
+def served(stack, *options):
     """A server's process and its URL."""
-    environment = os.environ | {"DROPBATCH_LOCAL": str(HOME.stack_file)}
+    environment = os.environ | {"DROPBATCH_LOCAL": str(stack.home.stack_file)}
     command = [sys.executable, "-m", "dropbatch", "--local", "serve", "--port", "0", *options]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -65,7 +64,7 @@ def wait(ai, batch):
 
 
 def test_litellm_runs_its_batches(stack):
-    with served() as (_, url):
+    with served(stack) as (_, url):
         assert vendors.run("litellm_serves.py", url, LLAMA, python=vendors.VENDORS) == {
             "completed": 3,
             "listed": 1,
@@ -75,7 +74,7 @@ def test_litellm_runs_its_batches(stack):
 
 def test_autobatchers_single_calls_become_batches(stack):
     models = BGE, "@cf/openai/gpt-oss-20b"
-    with served("--model", LLAMA) as (_, url):
+    with served(stack, "--model", LLAMA) as (_, url):
         assert vendors.run("autobatcher_batches.py", url, *models, python=vendors.VENDORS) == [
             "chat: ChatCompletion",
             "embeddings: CreateEmbeddingResponse",
@@ -87,7 +86,7 @@ def test_autobatchers_single_calls_become_batches(stack):
 @pytest.mark.skipif(shutil.which("node") is None, reason="It needs Node.js.")
 def test_ai_sdk_and_openais_javascript_run_their_batches(stack):
     worker.install(vendors.JAVASCRIPT)
-    with served("--model", LLAMA) as (_, url):
+    with served(stack, "--model", LLAMA) as (_, url):
         command = ["node", vendors.JAVASCRIPT / "batches.mjs", url, "@cf/openai/gpt-oss-20b"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {
@@ -106,7 +105,7 @@ def test_curl_of_openais_guide_runs(stack, tmp_path):
             ["curl", "-sS", *arguments], capture_output=True, text=True, check=True
         ).stdout
 
-    with served() as (_, url):
+    with served(stack) as (_, url):
         made = json.loads(curl(f"{url}/files", "-F", "purpose=batch", "-F", f"file=@{file}"))
         asked = {"input_file_id": made["id"], "endpoint": EMBEDDINGS, "completion_window": "24h"}
         batch = json.loads(
@@ -132,7 +131,7 @@ def test_large_uploads_take_little_memory(stack, tmp_path):
     with large.open("wb") as file:
         while file.tell() < 300 << 20:
             file.write(line * 1_000)
-    with served() as (process, url), client(url) as ai:
+    with served(stack) as (process, url), client(url) as ai:
         by_client = ai.files.create(file=large, purpose="batch")
         assert by_client.bytes == large.stat().st_size
         command = ["curl", "-sS", f"{url}/files", "-F", "purpose=batch", "-F", f"file=@{large}"]
@@ -157,13 +156,13 @@ def test_killed_server_loses_nothing_that_it_answered(stack):
     lines = "".join(
         json.dumps(one) + "\n" for one in requests(EMBEDDINGS, *[{"model": BGE, "input": "a"}] * 3)
     )
-    with served() as (process, url), client(url) as ai:
+    with served(stack) as (process, url), client(url) as ai:
         file = ai.files.create(file=lines.encode(), purpose="batch")
         batch = ai.batches.create(
             input_file_id=file.id, endpoint=EMBEDDINGS, completion_window="24h"
         )
         process.kill()
-    with served() as (_, url), client(url) as ai:
+    with served(stack) as (_, url), client(url) as ai:
         assert ai.files.retrieve(file.id) == file
         assert ai.files.content(file.id).text == lines
         over = wait(ai, ai.batches.retrieve(batch.id))

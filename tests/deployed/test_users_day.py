@@ -27,7 +27,6 @@ from tests.support.shipped import ROOT
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(900)]
 
-HOME = aws.Home(aws.ROOT / ".local/test-users-day")
 MAX_DAY_SECONDS = 120
 WORDS = embedder("words")
 """Makes embeddings of texts with like words that are near each other."""
@@ -35,7 +34,7 @@ WORDS = embedder("words")
 
 @pytest.fixture(scope="module")
 def running():
-    with running_stack(HOME, "") as made:
+    with running_stack("test-users-day") as made:
         made.local("behaviour", "PUT", {"embedder": "words"})
         yield made
 
@@ -146,7 +145,7 @@ def test_table_is_searched_in_shell(stack, frame, tmp_path, shell):
 
 def test_notebook_shows_one_line_that_changes(running, monkeypatch):
     """Each cell's outputs as it is saved."""
-    monkeypatch.setenv("DROPBATCH_LOCAL", str(HOME.stack_file))
+    monkeypatch.setenv("DROPBATCH_LOCAL", str(running.home.stack_file))
     cells = vendors.run("notebook_runs.py", python=vendors.VENDORS)
 
     waited, frame, interrupted, again = (

@@ -12,16 +12,8 @@ from collections import Counter
 
 import pytest
 
-from local import aws
-from tests.support.aws.stack import (
-    MODEL,
-    as_lines,
-    assert_every_line_answers_its_request,
-    requests,
-    running_stack,
-)
+from tests.support.aws.stack import MODEL, requests, running_stack
 from tests.support.fault_table import note
-from tests.support.shipped import ROOT
 
 pytestmark = [pytest.mark.faults, pytest.mark.stack, pytest.mark.timeout(600)]
 
@@ -52,25 +44,9 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def stack():
-    with running_stack(
-        aws.Home(ROOT / ".local/faulty"), "MaxRequestsPerBatch=200", faults=True
-    ) as made:
+    with running_stack("faulty", "MaxRequestsPerBatch=200", faults=True) as made:
         made.local("behaviour", "PUT", {"latency": 0.5})
         yield made
-
-
-def finished(stack, path, seconds):
-    """Wait for the job's end."""
-    ends = time.monotonic() + seconds
-    ticked = time.monotonic()
-    while time.monotonic() < ends:
-        if found := stack.over(path):
-            return found
-        if time.monotonic() - ticked > 10:
-            stack.tick()
-            ticked = time.monotonic()
-        time.sleep(0.3)
-    return stack.wait(path, 0)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +68,9 @@ def test_job_is_complete_and_billed_once(stack, fault, rate):
             time.sleep(0.1)
     began = time.monotonic()
     stack.break_aws({**FAULTS[fault][0], "rate": rate})
-    stack.drop(path, as_lines(records))
+    stack.drop(path, records)
     try:
-        folder, manifest = finished(stack, path, 400)
+        _, manifest = stack.wait_for_all(path, records, 400, ticks=True)
     finally:
         stack.break_aws()
     took = time.monotonic() - began
@@ -103,13 +79,11 @@ def test_job_is_complete_and_billed_once(stack, fault, rate):
     )
 
     assert broken > 0 or rate < 0.05
-    assert manifest["counts"] == {"total": 2_000, "succeeded": 2_000, "failed": 0}
-    assert_every_line_answers_its_request(stack.lines(folder), records)
     bill = Counter(one["sha256"] for one in stack.bill()[paid:])
     assert len(bill) == len(manifest["batches"]) == 10
     again = sum(bill.values()) - len(bill)
     unknowable = sum(batch["unknowable_submits"] for batch in manifest["batches"])
     assert again <= unknowable, f"{again} batches billed twice, {unknowable} in the manifest"
-    assert sum(map(len, stack.dead_letters().values())) == 0
+    assert stack.dead_letters() == []
     seen = f"complete after {took:.0f} s and {calls} AWS calls; no dead letter"
     note(f"{fault}, {rate:.0%} of calls", "stack", broken, seen)
