@@ -14,16 +14,13 @@ from typing import Any
 
 from botocore.response import StreamingBody
 from moto.core import DEFAULT_ACCOUNT_ID
-from moto.core.utils import unix_time_millis
 from moto.s3.models import FakeKey, s3_backends
 from moto.settings import get_s3_default_max_keys
 
 ARGUMENTS = {
     "CreateBucket": {"Bucket", "CreateBucketConfiguration"},
-    "GetBucketVersioning": {"Bucket"},
     "GetObject": {"Bucket", "Key", "VersionId", "IfMatch", "Range"},
     "HeadObject": {"Bucket", "Key", "VersionId"},
-    "ListObjectVersions": {"Bucket", "Prefix"},
     "ListObjectsV2": {"Bucket", "Prefix"},
     "PutBucketNotificationConfiguration": {"Bucket", "NotificationConfiguration"},
     "PutBucketVersioning": {"Bucket", "VersioningConfiguration"},
@@ -124,10 +121,6 @@ def _encryption(key: FakeKey) -> dict[str, str]:
     return {"ServerSideEncryption": key.encryption} if key.encryption else {}
 
 
-def _versioning(bucket: Any, _arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {"Status": bucket.versioning_status} if bucket.versioning_status else {}
-
-
 def _set_versioning(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     bucket.versioning_status = arguments["VersioningConfiguration"]["Status"]
     return {}
@@ -160,47 +153,18 @@ def _list(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
     ]
     if len(found) > get_s3_default_max_keys():
         return None
-    told = {**_page(bucket, prefix), "EncodingType": "url", "KeyCount": len(found)}
-    return told | ({"Contents": [_listed(key) for key in found]} if found else {})
-
-
-def _list_versions(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    prefix, last = arguments.get("Prefix", ""), None
-    found = [
-        key for name, keys in bucket.keys.iterlists() if name.startswith(prefix) for key in keys
-    ]
-    if len(found) > get_s3_default_max_keys():
-        return None
-    versions: dict[str, list[dict[str, Any]]] = {"Versions": [], "DeleteMarkers": []}
-    for key in sorted(found, key=lambda key: (key.name, -unix_time_millis(key.last_modified))):
-        told = {
-            "IsLatest": key.name != last,
-            "VersionId": key.version_id or "null",
-            "Owner": _OWNER,
-        }
-        if isinstance(key, FakeKey):
-            versions["Versions"].append(_listed(key) | told)
-        else:
-            versions["DeleteMarkers"].append(
-                {"Key": key.name, "LastModified": _modified(key)} | told
-            )
-        last = key.name
-    markers = {"KeyMarker": "", "VersionIdMarker": ""}
-    return _page(bucket, prefix) | markers | {name: some for name, some in versions.items() if some}
-
-
-def _page(bucket: Any, prefix: str) -> dict[str, Any]:
-    return {
+    told = {
         "IsTruncated": False,
         "Name": bucket.name,
         "Prefix": prefix,
         "MaxKeys": get_s3_default_max_keys(),
+        "EncodingType": "url",
+        "KeyCount": len(found),
     }
+    return told | ({"Contents": [_listed(key) for key in found]} if found else {})
 
 
 _OF_BUCKET = {
-    "GetBucketVersioning": _versioning,
-    "ListObjectVersions": _list_versions,
     "ListObjectsV2": _list,
     "PutBucketNotificationConfiguration": _set_notifications,
     "PutBucketVersioning": _set_versioning,
@@ -209,11 +173,6 @@ _MISSING = {
     "GetObject": ("NoSuchKey", "The specified key does not exist."),
     "HeadObject": ("404", "Not Found"),
 }
-_OWNER = {
-    "DisplayName": "webfile",
-    "ID": "75aa57f09aa0c8caeab4f8c24e99d10f8e7faeebf76c078efc7c6caea54ba06a",
-}
-"""moto's owner of every object."""
 
 
 def _listed(key: Any) -> dict[str, Any]:

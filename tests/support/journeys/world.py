@@ -26,6 +26,7 @@ import boto3
 import botocore.client
 import httpx
 import time_machine
+from moto.s3.models import s3_backends
 from moto.sqs.models import sqs_backends
 
 import functions.poll.handler
@@ -226,19 +227,15 @@ class World:
     def _with_versions(self, body: str) -> str:
         """Add versions, found by ETag: S3's notifications have them if the bucket is versioned."""
         message = json.loads(body) if body.startswith("{") and '"Records"' in body else {}
-        if not message or self.s3.get_bucket_versioning(Bucket=BUCKET).get("Status") != "Enabled":
+        bucket = s3_backends[AWS_ACCOUNT]["aws"].buckets[BUCKET]
+        if not message or bucket.versioning_status != "Enabled":
             return body
-        for record in message.get("Records", []):
+        for record in message["Records"]:
             told = record["s3"]["object"]
-            key = unquote_plus(told["key"])
-            versions = self.s3.list_object_versions(Bucket=BUCKET, Prefix=key).get("Versions", [])
-            found = [
-                one["VersionId"]
-                for one in versions
-                if one["Key"] == key and one["ETag"].strip('"') == told.get("eTag", "")
-            ]
-            told.setdefault("versionId", found[0] if found else "")
-        return json.dumps(message) if message.get("Records") else body
+            versions = bucket.keys.getlist(unquote_plus(told["key"]))
+            found = [one.version_id for one in versions if one.etag.strip('"') == told.get("eTag")]
+            told.setdefault("versionId", found[-1] if found else "")
+        return json.dumps(message)
 
     def invoke(
         self, handler: Any, event: dict[str, Any], seconds: float = TIMEOUT_SECONDS
