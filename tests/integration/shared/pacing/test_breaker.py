@@ -167,7 +167,8 @@ def test_good_pause_is_not_deleted_as_unreadable(items, was):
     put(items, NO_ITEM)
 
 
-def test_command_for_the_stack_is_read_as_noted(budget):
-    budget.note_stack(StackControl("version", NOW))
+def test_command_for_the_stack_is_read_as_noted(items):
+    items.note_stack(StackControl("version", NOW))
 
-    assert budget.controls(MODEL).stack == StackControl("version", NOW)
+    assert items.controls(MODEL).stack == StackControl("version", NOW)
+    items.client.delete_item(TableName="table", Key=control_key("STACK"))

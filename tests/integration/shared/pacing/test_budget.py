@@ -1,29 +1,43 @@
-"""The right to call the API: the shared rate, pauses of the account, waits of one model.
-
-On DynamoDB's conditions.
-"""
+"""The rate budget on DynamoDB: what several functions at once may take, and what they write."""
 
 import random
 
 import pytest
 
+from shared.aws.attribute_values import attributes, read
 from shared.errors import StorageError
-from shared.pacing.breaker import Permit
-from shared.pacing.budget import (
-    CLOUDFLARE_CALLS,
-    Budget,
-)
-from tests.support.doubles.control_items import MODEL, NOW
-
-# ── the rate ──────────────────────────────────────────────────────────────────────────────────────
+from shared.models import Wait
+from shared.pacing.breaker import Permit, Rate, control_key
+from shared.pacing.budget import CLOUDFLARE_CALLS, Budget
+from tests.support.doubles.control_items import MODEL, NOW, taken
 
 
-@pytest.mark.parametrize("calls", range(1, 241))
-def test_burst_and_refill_stay_within_cloudflare_limit(calls):
-    budget = Budget(None, "table", calls)
-    assert budget.burst + 300_000 / budget.interval <= CLOUDFLARE_CALLS
-    assert 60_000 / budget.interval <= calls
-    assert 1 <= budget.submit_burst <= budget.burst
+@pytest.fixture
+def budget(table):
+    """A budget at 200 calls a minute whose items are not there yet."""
+    table.delete_item(TableName="table", Key=control_key("RATE"))
+    return Budget(table, "table", 200)
+
+
+def put(budget, rate):
+    budget.client.put_item(TableName="table", Item={**control_key("RATE"), **attributes(rate)})
+
+
+def held(budget):
+    return read(budget.get(control_key("RATE")), Rate)
+
+
+def in_milliseconds(seconds):
+    return int((NOW + seconds) * 1_000)
+
+
+def test_burst_and_refill_stay_within_cloudflare_limit(subtests):
+    for calls in range(1, 241):
+        with subtests.test(calls=calls):
+            budget = Budget(None, "table", calls)
+            assert budget.burst + 300_000 / budget.interval <= CLOUDFLARE_CALLS
+            assert 60_000 / budget.interval <= calls
+            assert 1 <= budget.submit_burst <= budget.burst
 
 
 @pytest.mark.parametrize("calls", [200, 218, 219, 240])
@@ -54,9 +68,8 @@ def test_submit_finds_token_in_spite_of_races(budget, monkeypatch, already):
 
 @pytest.mark.parametrize("later", [0.0, 20.0])
 def test_concurrent_functions_never_exceed_rate(budget, later, monkeypatch):
-    """Every third of them polls.
-
-    Each acts on what it read some turns ago, until all are refused for good.
+    """Every third of them polls. Each acts on what it read some turns ago, until all are refused
+    for good.
     """
     chance = random.Random(later)
     twins = [Budget(budget.client, budget.table, 200) for _ in range(12)]
@@ -84,9 +97,38 @@ def test_concurrent_functions_never_exceed_rate(budget, later, monkeypatch):
     assert submits <= max(budget.submit_burst - (budget.burst - free), 0)
 
 
-def test_when_table_fails_no_right_is_given(dynamodb):
-    nowhere = Budget(dynamodb, "no-such-table", 200)
+def test_when_table_fails_no_right_is_given(table):
+    nowhere = Budget(table, "no-such-table", 200)
     with pytest.raises(StorageError):
         nowhere.permit_submit(MODEL, NOW)
     with pytest.raises(StorageError):
         nowhere.permit_polls(1, NOW)
+
+
+@pytest.mark.parametrize(("meanwhile", "permit"), [(49, Permit), (50, Wait)])
+def test_submit_with_old_read_takes_only_the_rest(budget, monkeypatch, meanwhile, permit):
+    put(budget, taken(10))
+    seen = budget.controls(MODEL)
+    put(budget, taken(meanwhile))
+    monkeypatch.setattr(budget, "controls", lambda *_: seen)
+
+    assert isinstance(budget.permit_submit(MODEL, NOW), permit)
+
+    assert held(budget).filled_at == in_milliseconds(15.0)
+
+
+def test_first_token_of_all_is_not_taken_twice(budget, monkeypatch):
+    seen = budget.controls(MODEL)
+    budget.permit_submit(MODEL, NOW)
+    monkeypatch.setattr(budget, "controls", lambda *_: seen)
+
+    assert budget.permit_submit(MODEL, NOW) == Permit()
+
+    assert held(budget).filled_at == in_milliseconds(0.6)
+
+
+def test_longer_hold_stays_and_leaves_tokens_as_they_are(budget):
+    put(budget, taken(7))
+    for seconds, until in ((17, NOW + 17), (100, NOW + 100), (20, NOW + 100)):
+        budget.limit_rate(NOW, seconds)
+        assert held(budget) == taken(7, until, NOW)
