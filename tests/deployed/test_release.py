@@ -20,7 +20,7 @@ def test_release_deploys_from_its_folder_alone(tmp_path, monkeypatch):
     shutil.copytree(made, alone)
     shutil.rmtree(made)
     monkeypatch.setattr(aws, "BUILD", alone)
-    monkeypatch.setattr(aws, "_build", lambda home, lock: "a release")
+    monkeypatch.setattr(aws, "_build", lambda home: "a release")
 
     with running_stack("test-release", "MaxRequestsPerBatch=20") as stack:
         records = requests(50, "release")
