@@ -109,7 +109,7 @@ def test_file_that_fits_no_model_says_why(count, says):
         (b'{"prompt":"a"}\n' * 999 + LINE, "999 of the first 1,000 records cannot be sent"),
         (b'[{"text":"a"},{"text":""}]', "1 of the 2 records cannot be sent and will fail alone. T"),
         ((LINE * 9 + EMPTY) * 500, "100 of the first 1,000 records cannot be sent and will fail"),
-        (EMPTY + b'{"text":"%b"}\n' % (b"x" * 9_000_000) * 2, "1 of the first 2 records"),
+        (EMPTY + b'{"text":"%b"}\n' % (b"x" * 5_000_000) * 3, "1 of the first 2 records"),
     ],
 )
 def test_records_that_cannot_be_sent_are_counted(content, says):
