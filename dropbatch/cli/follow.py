@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -124,7 +124,8 @@ class Following:
             raise manifest
         emit(manifest)
         if not manifest["error"] and manifest["counts"]["failed"]:
-            note(_why(job, manifest))
+            with suppress(Error):  # A hint; `dropbatch report` says why it cannot be read.
+                note(_why(job, manifest))
             _note_failed(job.id, can_retry=_can_retry(manifest))
         if told := incomplete_in(manifest):
             again = f"dropbatch retry {job.id} --incomplete -o defaults='{{\"max_tokens\":…}}'"

@@ -38,11 +38,10 @@ NO_VALUE = "never"
 
 
 class Alternative(NamedTuple):
-    """A form of a model's requests, published or only observed: its members' types as written."""
+    """A form of a model's requests: its members' types as written."""
 
     required: frozenset[str]
     members: Members
-    is_published: bool
 
     @property
     def known(self) -> frozenset[str]:
@@ -72,7 +71,7 @@ def _alternative(written: dict[str, Any], groups: dict[str, Members]) -> Alterna
     }
     members |= written["members"]
     required = frozenset(name[:-1] for name in members if name.endswith("!"))
-    return Alternative(required, members, not written.get("unpublished", False))
+    return Alternative(required, members)
 
 
 def not_empty(written: Any) -> Any:  # As `type_of`.

@@ -155,18 +155,15 @@ def _stage(turn: Turn) -> Staged:
     last = None if turn.is_new else turn.services.ledger.last_batch(turn.job.job_id)
     staging = _Staging.after(turn, last)
     with ExitStack() as stack:
+        stack.callback(staging.send_held)  # even if what follows it cannot be read
         puts, reads = ThreadPoolExecutor(MAX_PUTS), ThreadPoolExecutor(1)
         for pool in (puts, reads):
             stack.callback(pool.shutdown, cancel_futures=True)
-        try:
-            while (staged := staging.stage(puts, reads)) is None:
-                pass  # what is stored counts: the rest is cut from its end
-        except Exception:
-            staging.send_held()
-            raise
-    if staged.is_read and staging.number == 1:
-        return replace(staged, only=staging.held)
-    staging.send_held()
+        while (staged := staging.stage(puts, reads)) is None:
+            pass  # what is stored counts: the rest is cut from its end
+        if staged.is_read and staging.number == 1:
+            only, staging.held = staging.held, None
+            return replace(staged, only=only)
     return staged
 
 

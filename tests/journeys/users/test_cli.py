@@ -119,6 +119,19 @@ def test_report_is_made_on_this_machine(command, finished, tmp_path):
     assert not any(key.endswith(".html") for key in command.world.objects())
 
 
+def test_wait_says_why_most_records_failed_if_it_can_be_read(command, finished):
+    done = command.run("wait", finished)
+    command.world.s3.delete_object(
+        Bucket=BUCKET, Key=f"results/reviews/july.jsonl/{finished}/errors.jsonl"
+    )
+    later = command.run("wait", finished)
+
+    assert (done.code, later.code) == (0, 0)
+    assert "1 record failed: invalid_json: " in done.err
+    assert "1 record failed" not in later.err
+    assert "shows why records failed" in later.err
+
+
 # ── control ───────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -225,12 +225,19 @@ def test_deploy_environment_is_small():
     assert not {"pytest", "moto", "mypy", "ruff", "numpy"} & there.keys()
 
 
-def test_worker_lock_pins_hashes_without_addresses():
-    text = (ROOT / "worker/package-lock.json").read_text("utf-8")
+@pytest.mark.parametrize(
+    ("folder", "wanted"),
+    [
+        ("worker", ("wrangler", "workerd", "typescript")),
+        ("tests/vendors/javascript", ("ai", "openai")),
+    ],
+)
+def test_lock_of_npm_pins_hashes_without_addresses(folder, wanted):
+    text = (ROOT / folder / "package-lock.json").read_text("utf-8")
     packages = {name: one for name, one in json.loads(text)["packages"].items() if name}
 
     assert "://" not in text
-    assert {f"node_modules/{name}" for name in ("wrangler", "workerd", "typescript")} <= {*packages}
+    assert {f"node_modules/{name}" for name in wanted} <= {*packages}
     assert all(one["integrity"].startswith("sha512-") for one in packages.values())
 
 
