@@ -190,7 +190,6 @@ def _imports() -> list[list[str]]:
 
 
 def readme() -> str:
-    """Measure; the page as text."""
     growth, flat = _growth()
     head = ["step", "input", "CPU, s/GB", "after imports, MB", "peak, MB", "not of files, MB"]
     return _TEXT.format(
@@ -207,7 +206,6 @@ def readme() -> str:
 
 
 def main() -> None:
-    """Measure and write."""
     variables = template()["Globals"]["Function"]["Environment"]["Variables"]
     allocator = {name: value for name, value in variables.items() if name.startswith("MALLOC_")}
     if not os.environ.items() >= allocator.items():

@@ -157,7 +157,6 @@ class _Meter:
         return invoked
 
     def measured(self, name: str, _value: float) -> None:
-        """A metric has a value."""
         if (life := self.kernel.life()) is not None:
             self.told[life.owner.name].add(name)
             self.found.valued.add(name)
@@ -172,7 +171,6 @@ class _Meter:
         return counted
 
     def called(self, *_: object) -> None:
-        """The API is called."""
         self._count("api.call")
 
     def _count(self, operation: str) -> None:
@@ -199,7 +197,6 @@ class _Meter:
         return counted
 
     def written(self, _key: Key, old: Wire | None, new: Wire | None) -> None:
-        """An item was written."""
         if self.kernel.life() is not None:
             self.found.used["DynamoDB write units"] += write_units(old or {}, new or {})
 
@@ -240,7 +237,6 @@ def _kind(name: str) -> str:
 
 
 def _counted_as(operation: str) -> str:
-    """The name under which a call is counted."""
     service, _, name = operation.partition(".")
     if service != "s3":
         return COUNTED_AS.get(service, service)

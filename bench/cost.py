@@ -129,12 +129,10 @@ class Bill:
         ]
 
     def dollars(self, memory: Mapping[str, int]) -> float:
-        """All of it."""
         return self.work(memory) + sum(dollars for *_, dollars in self.storage())
 
 
 def memories() -> dict[str, int]:
-    """MB of each function."""
     return {name: memory_of(name) for name in FUNCTIONS}
 
 

@@ -124,7 +124,6 @@ def _lambda_rows(bill: Bill) -> Iterator[list[str]]:
 
 
 def report(both: Bills, idle: list[tuple[str, str, float]]) -> str:
-    """The whole page as text."""
     million, with_events = both[MILLION]
     stored = [
         [name, f"{gb:.4f}", f"{hours:,.0f} h", f"{cost:.5f}"]
@@ -188,7 +187,6 @@ def tell(both: Bills, month: float) -> None:
 
 
 def main() -> None:
-    """Measure and write."""
     taken = computing()
     both = {records: (of_job(records, taken), of_job(records, taken, EVENTS)) for records in JOBS}
     idle = idle_rows(*of_tick(taken))

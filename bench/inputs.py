@@ -15,7 +15,6 @@ _FOREIGN = "größer, été, señor, Київ, 東京の天気, "
 
 
 def texts(characters: int, different: int = 1_000) -> list[str]:
-    """Sentences of about `characters` characters."""
     dice = random.Random(characters)
     return [
         " ".join(dice.choices(_WORDS, k=characters // 5))[:characters] for _ in range(different)

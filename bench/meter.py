@@ -64,7 +64,6 @@ class Meter:
     """
 
     def __init__(self) -> None:
-        """Start all counts at zero."""
         self.calls: Counter[str] = Counter()
         self.computed: defaultdict[str, float] = defaultdict(float)
         self._running = ""
@@ -72,7 +71,6 @@ class Meter:
 
     @contextlib.contextmanager
     def invocation(self, function: str) -> Iterator[None]:
-        """Count one run of a function."""
         log = io.StringIO()
         logger.registered_handler.setStream(log)  # type: ignore[attr-defined]
         began, self._running = time.process_time(), function
@@ -97,19 +95,14 @@ class Meter:
 
 
 class Metered(World):
-    """A world whose functions are metered."""
-
     meter: Meter
 
     def invoke(self, handler: Any, event: dict[str, Any], *seconds: float) -> set[str]:
-        """Call a handler as Lambda does."""
         with self.meter.invocation("poll" if handler is functions.poll.handler else "submit"):
             return super().invoke(handler, event, *seconds)
 
 
 class _Api(httpx.BaseTransport):
-    """The local API."""
-
     def __init__(self, api: WorkersAI, meter: Meter) -> None:
         self.inner, self.meter = transport(api), meter
 

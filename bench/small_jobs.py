@@ -94,7 +94,6 @@ def _script(world: World, http: Http, event: dict[str, Any]) -> None:
 
 
 def run_script(world: World, requests: Requests) -> tuple[float, int]:
-    """One run of the script."""
     event: dict[str, Any] = {"requests": requests}
     began, before = world.kernel.now, len(world.call_times)
     world.functions[SCRIPT].invoke(event, lambda _: None)
@@ -118,7 +117,6 @@ def _own(world: World, began: float) -> float:
 
 
 def requests_of(number: int, name: str) -> Requests:
-    """The records of a job."""
     return [{"text": f"{name} record {one}"} for one in range(SIZES[number % len(SIZES)])]
 
 
@@ -173,7 +171,6 @@ def _rows() -> Iterator[list[str]]:
 
 
 def main() -> None:
-    """Measure and write."""
     head = ["API", "job", "95 %", "calls", "script", "95 %", "calls", "idle", "95 %", "calls"]
     (polls, calls), (told, told_calls) = an_hour(POLLS), an_hour(EVENTS)
     prose, mark, _ = WRITTEN.read_text().partition(MARK)

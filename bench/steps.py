@@ -111,7 +111,6 @@ class Collected:
     """Services for `collect` without AWS: an index to read, and a part to write."""
 
     def __init__(self, count: int) -> None:
-        """Prepare for a reply of `count` items."""
         rows = RecordIndex()
         rows.extend(
             [1_000] * count, 1, [msgspec.Raw(b'"row-%d"' % number) for number in range(count)]

@@ -21,19 +21,15 @@ S3_BYTES_A_SECOND = 80e6
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Minimum, median and maximum of several measurements."""
-
     least: float
     middle: float
     largest: float
 
     @classmethod
     def of(cls, values: list[float]) -> Self:
-        """The spread of these measurements."""
         return cls(min(values), statistics.median(values), max(values))
 
     def text(self, form: str = ".2f") -> str:
-        """The median, and the range in brackets."""
         return f"{self.middle:{form}} ({self.least:{form}} to {self.largest:{form}})"
 
 
@@ -80,7 +76,6 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def machine() -> str:
-    """The processor and the Python of this machine."""
     info = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
     processor = found[1] if found else platform.processor()

@@ -91,7 +91,6 @@ class Home:
     scratch = property(lambda self: self.state / "tmp")
 
     def service(self, name: str) -> Service:
-        """One of `SERVICES`."""
         return Service(name, self.state, SERVICES[name])
 
 
@@ -149,7 +148,6 @@ def _start_services(home: Home, port: int, proxy: str, *, with_workers_ai: bool)
 
 
 def _sam(arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
-    """Run the SAM CLI in the project's folder."""
     settings = {
         "SAM_CLI_TELEMETRY": "0",
         "SAM_CLI_POLL_DELAY": "0.2",
@@ -177,7 +175,6 @@ def _build(home: Home) -> str:
 
 
 def client(service: str, port: int, config: Config | None = None) -> Any:
-    """A boto3 client of the local AWS on a port."""
     return boto3.client(  # type: ignore[call-overload] # The service is known at run time.
         service,
         endpoint_url=f"http://127.0.0.1:{port}",
@@ -202,7 +199,6 @@ def put_secret(port: int, logical_id: str, value: str, *, only_if_empty: bool = 
 
 
 def toml(text: str) -> str:
-    """A string of TOML."""
     return json.dumps(text, ensure_ascii=False)  # A basic TOML string is written like JSON.
 
 
@@ -312,7 +308,6 @@ def down(home: Home = MAIN) -> list[str]:
 
 
 def main() -> int:
-    """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m local.aws", description="The stack on this machine."
     )

@@ -209,7 +209,6 @@ def _stop() -> None:
 
 
 def main() -> int:
-    """Run the demo and stop everything it started; return the exit code."""
     HOME.state.mkdir(parents=True, exist_ok=True)
     # After another `make demo`.
     with locked(HOME.state / "demo.lock"), stopped_at_end(_stop, b"\nStopping ...\n"):

@@ -66,7 +66,6 @@ class Rule:
     seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the kind."""
         if self.kind not in KINDS:
             raise ValueError(f"there is no fault {self.kind!r}")
 
@@ -80,13 +79,10 @@ class Message:
 
     @property
     def first_line(self) -> list[str]:
-        """The first line's three parts."""
         return self.head.partition(b"\r\n")[0].decode("latin-1").split(" ", 2)
 
 
 class Proxy:
-    """The rules, the counts, and the handling of connections."""
-
     def __init__(self, upstream_port: int) -> None:
         self.upstream_port = upstream_port
         self.rules: list[Rule] = []
@@ -227,7 +223,6 @@ def _response(status: int, kind: str, body: bytes, headers: dict[str, Any] | Non
 
 
 async def main() -> None:
-    """Listen on the loopback address until stopped."""
     parser = argparse.ArgumentParser(
         prog="python -m local.fault_proxy", description="Breaks AWS calls on demand."
     )

@@ -67,7 +67,6 @@ class Service:
 
     @property
     def log(self) -> Path:
-        """Its output."""
         return self.state / "logs" / f"{self.name}.log"
 
     def running(self) -> dict[str, Any] | None:

@@ -28,19 +28,16 @@ _Loader.add_multi_constructor("!", _short_form)
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The content of a template."""
     content: dict[str, Any] = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     return content
 
 
 @cache
 def template() -> dict[str, Any]:
-    """The whole template."""
     return parse(PATH.read_text())
 
 
 def properties(name: str) -> dict[str, Any]:
-    """One resource's properties."""
     found: dict[str, Any] = template()["Resources"][name]["Properties"]
     return found
 
@@ -52,7 +49,6 @@ def defaults() -> dict[str, str]:
 
 
 def default(parameter: str) -> str:
-    """One parameter's default."""
     return defaults()[parameter]
 
 

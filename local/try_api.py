@@ -60,7 +60,6 @@ def run(file: Path, given: Mapping[str, str], environment: Mapping[str, str]) ->
 
 
 def main() -> int:
-    """Read the command line, run the job, stop what was started."""
     parser = argparse.ArgumentParser(prog="make try", description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("model", nargs="?", default="")

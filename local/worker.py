@@ -63,7 +63,6 @@ def start(
 
 
 def stop(state: Path) -> None:
-    """Stop the Worker of a stack, if it runs."""
     Service("worker", state).stop()
 
 

@@ -154,7 +154,6 @@ class Account:
         return self.clock() if task is None else task.called_at - task.life.owner.clock_behind
 
     def invocation(self) -> Invocation:
-        """The running invocation."""
         life = self.kernel.life()
         assert life is not None, "nothing runs"
         found: Invocation = life.owner

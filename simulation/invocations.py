@@ -43,16 +43,13 @@ class Invocation:
 
     @property
     def function_name(self) -> str:
-        """As Lambda's context."""
         return self.name.rpartition("-")[0]
 
     @property
     def invoked_function_arn(self) -> str:
-        """As Lambda's context."""
         return f"arn:aws:lambda:eu-west-1:123456789012:function:{self.function_name}"
 
     def get_remaining_time_in_millis(self) -> int:
-        """As Lambda's context."""
         return max(int((self.ends - self.calls.now()) * 1000), 0)
 
 
@@ -138,7 +135,6 @@ class EventSource:
     """A queue that calls a function, one message an invocation."""
 
     def __init__(self, queue: Queue, function: Function, most: int, calls: Calls) -> None:
-        """Call at most `most` invocations at a time."""
         self.queue = queue
         self.function = function
         self.most = most

@@ -66,7 +66,6 @@ class Kernel:
     """
 
     def __init__(self, seed: int, start: float) -> None:
-        """Begin at `start`, Unix seconds."""
         self.now = start
         self.task: Task | None = None
         self.random = Random(seed)
@@ -84,8 +83,6 @@ class Kernel:
         heappush(self._agenda, (moment, next(self._order), happening))
 
     def begin(self, life: Life, work: Callable[[], None]) -> None:
-        """Start a task of a life now."""
-
         def run() -> None:
             try:
                 work()
@@ -132,7 +129,6 @@ class Kernel:
         self.at(self.now, lambda: self._reap(life))
 
     def close(self) -> None:
-        """End what goes on."""
         for life in list(self._lives):
             life.over = True
             self._end(life)

@@ -70,7 +70,6 @@ def _session(profile: str | None, region: str | None) -> boto3.Session:
 
 
 def account_of(saved: Mapping[str, Any]) -> str:
-    """The AWS account of the credentials."""
     return str(session(saved).client("sts").get_caller_identity()["Account"])
 
 
@@ -92,7 +91,6 @@ def find_stack(saved: dict[str, Any]) -> Stack | None:
 
 
 def next_step(stack: Stack | None) -> Step:
-    """What a stack requires."""
     if stack is None or stack.status in NOT_THERE:
         return Step.CREATE
     if stack.status.endswith("_IN_PROGRESS"):

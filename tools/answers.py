@@ -236,7 +236,6 @@ def ask(given: Mapping[str, str], saved: Mapping[str, Any]) -> Answers:
 
 
 def ask_token(given: Mapping[str, str]) -> str:
-    """The API token."""
     text = "Cloudflare API token (Workers AI - Read and Edit), not shown"
     return _answer(given, text, TOKEN, "", _wrong_token, getpass.getpass)
 

@@ -175,7 +175,6 @@ def _worker_url(parameters: Mapping[str, str], saved: dict[str, Any]) -> dict[st
 
 
 def _deployed(file: AnswersFile, stack: Stack | None) -> Stack:
-    """The stack, if it is deployed."""
     if stack is None or stack.status == "REVIEW_IN_PROGRESS":
         raise DeployError(
             "The change set was not executed: nothing was created and nothing is billed. "
@@ -304,7 +303,6 @@ def _deploy_and_check() -> None:
 
 
 def main() -> int:
-    """Deploy and check; return the exit code."""
     try:
         return exit_code(_deploy_and_check, "The same command goes on.")
     except subprocess.CalledProcessError as error:

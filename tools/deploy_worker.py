@@ -100,7 +100,6 @@ def deploy_code(name: str, account: str) -> str:
 
 
 def give_secret(name: str, account: str, value: str) -> None:
-    """Give the Worker its secret."""
     worker.install()
     _wrangler("secret", "put", "SHARED_SECRET", "--name", name, account=account, given=value)
 
@@ -157,7 +156,6 @@ def deploy_worker() -> str:
 
 
 def main() -> int:
-    """Deploy; return the exit code."""
     return exit_code(lambda: print(f"\n{deploy_worker()}"), "The same command goes on.")
 
 

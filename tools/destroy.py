@@ -130,7 +130,6 @@ not collected. It leaves:
 
 
 def main() -> int:
-    """Delete; return the exit code."""
     return exit_code(lambda: destroy(os.environ), "A deletion that has begun goes on.")
 
 

@@ -106,7 +106,6 @@ def members() -> str:
 
 
 def parameters() -> str:
-    """The template's parameters."""
     rows = ["| parameter | default | meaning |", "| --- | --- | --- |"]
     for name, about in template()["Parameters"].items():
         default = about.get("Default")

@@ -110,7 +110,6 @@ def read_list(content: bytes, known: Sequence[Model], day: str) -> dict[str, Mod
 
 
 def _listed_in(content: bytes) -> list[_Listed]:
-    """The models of a list."""
     try:
         read = _decode(content)
     except UNDECODABLE as error:
@@ -219,7 +218,6 @@ def _is_same(known: Decimal | None, listed: Decimal | None) -> bool:
 
 
 def refreshed(written: bytes, content: bytes, day: str) -> bytes:
-    """The file with the facts of a list."""
     before = msgspec.json.decode(written, type=Catalog)
     models = merged(before.models, read_list(content, before.models, day))
     return text_of(msgspec.structs.replace(before, read_on=day, models=models)).encode()
@@ -244,7 +242,6 @@ def _rows(values: Iterable[object]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Bring the file up to date."""
     if len(arguments) != 1:
         print("Give the file with the list: make refresh-catalog FROM=models.json", file=sys.stderr)
         return 2

@@ -61,7 +61,6 @@ class ReleaseError(Exception):
 
 
 def project() -> tuple[str, str]:
-    """Version and description of the project."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     return __version__, project["description"]
 
@@ -158,7 +157,6 @@ def build_release(build: str, architecture: str, folder: Path) -> None:
 
 
 def main() -> int:
-    """Write the folders; return the exit code."""
     version, _ = project()
     try:
         for architecture in ARCHITECTURES:

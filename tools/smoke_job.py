@@ -35,7 +35,6 @@ ENDLESS = {"token_refused", "paused"}
 
 
 def run(stack: Stack) -> str:
-    """Run the job; return what was seen."""
     path = f"smoke/{datetime.now(UTC):%Y%m%dT%H%M%SZ}.jsonl"
     print(f"\nThe smoke job: two records, one bad, as s3://{stack.bucket}/inbox/{path}", flush=True)
     began = time.monotonic()

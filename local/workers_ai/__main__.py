@@ -24,7 +24,6 @@ def _lists() -> str:
 
 
 def main() -> int:
-    """Read the command line and serve."""
     parser = argparse.ArgumentParser(
         prog="python -m local.workers_ai",
         description=__doc__,

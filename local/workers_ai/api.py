@@ -75,16 +75,13 @@ class WorkersAI:
 
     @property
     def behaviour(self) -> Behaviour:
-        """The switches as they are now."""
         return self._behaviour
 
     def switch(self, **changes: object) -> None:
-        """Change switches, for every call from now on."""
         with self._lock:
             self._behaviour = self._behaviour.changed(changes)
 
     def inject(self, *faults: Fault) -> None:
-        """Queue scripted faults."""
         with self._lock:
             self._faults.add(*faults)
 
@@ -128,7 +125,6 @@ class WorkersAI:
     def handle(
         self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
     ) -> Reply:
-        """Answer one request."""
         given = {name.lower(): value for name, value in headers.items()}
         now = self._now()
         behaviour = self._behaviour
@@ -176,7 +172,6 @@ class WorkersAI:
         body: bytes,
         now: float,
     ) -> Reply:
-        """Queues and event subscriptions."""
         behaviour = self._behaviour
         with self._lock:
             faults = self._strikes("queues", "", (route.rest.encode(), body), None, body)

@@ -20,8 +20,6 @@ ACCEPT_SPREAD = 1.5
 
 @dataclass(slots=True)
 class Batch:
-    """One accepted batch."""
-
     request_id: str
     account: str
     model: str
@@ -115,7 +113,6 @@ class Batches:
         return batch
 
     def body(self, batch: Batch) -> bytes:
-        """What was sent."""
         return self._bodies[batch.request_id]
 
     def forget(self, batch: Batch) -> None:

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 
 class ApiError(NamedTuple):
-    """One error as the API returns it."""
-
     status: int
     code: int
     message: str

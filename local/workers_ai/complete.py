@@ -95,7 +95,6 @@ def usage(prompt: int, completion: int, behaviour: Behaviour) -> dict[str, Any]:
 
 
 def _with_usage(answer: Answer, behaviour: Behaviour) -> bytes:
-    """An answer's result."""
     chosen = behaviour.usage_names != "prompt" or behaviour.cached_share or behaviour.answer_tokens
     if not chosen or b'"usage":' not in answer.result:
         return answer.result

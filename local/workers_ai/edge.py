@@ -85,8 +85,6 @@ def refusal(authorization: str | None, account: str, behaviour: Behaviour) -> Ap
 
 
 class Verdict(NamedTuple):
-    """Whether a window allows a call."""
-
     allowed: bool
     remaining: int
     seconds: float
@@ -101,7 +99,6 @@ class Windows:
         self._blocked_until: dict[str, float] = {}
 
     def take(self, key: str, now: float, limit: int, window: float) -> Verdict:
-        """Count a call, or refuse it."""
         until = self._blocked_until.get(key, 0.0)
         if now < until:
             return Verdict(allowed=False, remaining=0, seconds=until - now)

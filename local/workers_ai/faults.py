@@ -20,8 +20,6 @@ Stage = Literal["instead", "after", "batch"]
 
 
 class Kind(NamedTuple):
-    """A kind of fault."""
-
     stage: Stage
     where: Where
     """The calls it strikes unless the fault says otherwise."""
@@ -125,7 +123,6 @@ class Fault(
     factor: int = 10
 
     def __post_init__(self) -> None:
-        """Refuse a kind that does not exist."""
         if self.kind not in KINDS and not self.kind.isdigit():
             raise ValueError(f"there is no fault {self.kind!r}")
 
@@ -140,7 +137,6 @@ class Fault(
         return int(self.kind) if self.kind.isdigit() else self.code
 
     def strikes(self, call: Call, model: str, bodies: Iterable[bytes]) -> bool:
-        """Whether this call is one of its calls."""
         where = self.on or self.nature.where
         if call != where and (where != "any" or call == "queues"):
             return False
@@ -189,8 +185,6 @@ class _Scripted:
 
 
 class Faults:
-    """The queue of scripted faults."""
-
     def __init__(self) -> None:
         self._queue: list[_Scripted] = []
 
@@ -199,15 +193,12 @@ class Faults:
         self._queue.extend(_Scripted(fault) for fault in faults)
 
     def clear(self) -> None:
-        """Forget all queued faults."""
         self._queue.clear()
 
     def queued(self) -> list[Fault]:
-        """Those that may still strike."""
         return [entry.fault for entry in self._queue]
 
     def take(self, call: Call, model: str, bodies: Iterable[bytes]) -> list[Fault]:
-        """The faults that strike this call."""
         struck: list[Fault] = []
         for entry in list(self._queue):
             fault = entry.fault

@@ -61,7 +61,6 @@ class Reply:
     """The body arrives in chunks of this many bytes, with this many seconds before each."""
 
     def with_headers(self, *headers: tuple[str, str]) -> "Reply":
-        """The same reply with more headers."""
         return replace(self, headers=(*self.headers, *headers))
 
 
@@ -71,7 +70,6 @@ def page(status: int) -> Reply:
 
 
 def success(result: object, behaviour: Behaviour, status: int = 200, **beside: object) -> Reply:
-    """A reply that holds a result."""
     result = [result] if behaviour.result_list else result
     whole = {"result": result, "success": True, "errors": [], "messages": [], **beside}
     body = msgspec.json.encode(whole if behaviour.envelope else result)

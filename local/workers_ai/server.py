@@ -17,8 +17,6 @@ _CHUNK = 262_144
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: "Server"
@@ -64,7 +62,6 @@ class _Handler(BaseHTTPRequestHandler):
         return self.close_connection
 
     def _end(self, cut: Cut) -> None:
-        """Break the connection."""
         self.close_connection = True
         if cut is not Cut.CLOSE:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
@@ -78,6 +75,5 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, api: WorkersAI, port: int = 0) -> None:
-        """Listen."""
         self.routes = Routes(api)
         super().__init__(("127.0.0.1", port), _Handler)

@@ -46,7 +46,6 @@ class Calls:
     """How calls take place: before its effect a call takes time, and after it."""
 
     def __init__(self, kernel: Kernel, awkward: Awkward) -> None:
-        """Use the world's clock and its awkward sides."""
         self.kernel = kernel
         self.awkward = awkward
         self.random: Random = kernel.random
@@ -74,7 +73,6 @@ class Calls:
         )
 
     def now(self) -> float:
-        """The simulated clock."""
         return self.kernel.now
 
     def happens(self, what: str) -> bool:

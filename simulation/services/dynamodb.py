@@ -73,7 +73,6 @@ class DynamoDB:
     exceptions = EXCEPTIONS
 
     def __init__(self, calls: Calls, table: Table) -> None:
-        """Begin with an empty table."""
         self.calls = calls
         self.described = table
         self.table = table.name
@@ -138,7 +137,6 @@ class DynamoDB:
         ExpressionAttributeNames: dict[str, str] | None = None,
         ExpressionAttributeValues: Wire | None = None,
     ) -> Wire:
-        """Write a whole item."""
         item = {name: expressions.normal(wire) for name, wire in Item.items()}
         self._check(TableName)
         if may_have(item, MAX_ITEM_BYTES) and size_of(item) > MAX_ITEM_BYTES:
@@ -160,7 +158,6 @@ class DynamoDB:
         ExpressionAttributeValues: Wire | None = None,
         ReturnValues: str = "NONE",
     ) -> Wire:
-        """Change one item, or make it."""
         if ReturnValues not in {"NONE", "ALL_NEW", "UPDATED_NEW"}:
             raise NotSimulatedError(f"ReturnValues {ReturnValues}")
         self._check(TableName)
@@ -190,7 +187,6 @@ class DynamoDB:
         ExpressionAttributeNames: dict[str, str] | None = None,
         ExpressionAttributeValues: Wire | None = None,
     ) -> Wire:
-        """Delete one item."""
         self._check(TableName)
         key = self.key_of(Key)
         asked = ConditionExpression, ExpressionAttributeNames or {}, ExpressionAttributeValues or {}
@@ -214,7 +210,6 @@ class DynamoDB:
         ConsistentRead: bool = False,
         ExclusiveStartKey: Wire | None = None,
     ) -> Wire:
-        """One page of items, from the table or from the index."""
         if Limit is not None and Limit < 1:
             raise refused("ValidationException", "Query")
         names = ExpressionAttributeNames or {}

@@ -12,12 +12,10 @@ class Events:
     exceptions = EXCEPTIONS
 
     def __init__(self, calls: Calls) -> None:
-        """Begin without events."""
         self.calls = calls
         self.put: list[dict[str, Any]] = []
 
     @writes("events.put_events")
     def put_events(self, *, Entries: list[dict[str, Any]]) -> dict[str, Any]:
-        """Put events on the bus."""
         self.put += Entries
         return {"FailedEntryCount": 0, "Entries": [{"EventId": "simulated"} for _ in Entries]}

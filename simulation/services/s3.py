@@ -22,8 +22,6 @@ MAX_LISTED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of an object."""
-
     key: str
     id: str
     body: bytes
@@ -78,7 +76,6 @@ class S3:
     exceptions = EXCEPTIONS
 
     def __init__(self, calls: Calls, bucket: str) -> None:
-        """Begin with an empty bucket."""
         self.calls = calls
         self.bucket = bucket
         self.objects: dict[str, Version] = {}
@@ -92,7 +89,6 @@ class S3:
 
     @reads("s3.head_object")
     def head_object(self, *, Bucket: str, Key: str, VersionId: str = "") -> dict[str, Any]:
-        """An object's size, ETag, version, time and metadata."""
         found = self._find(Bucket, Key, VersionId)
         if found is None:
             raise refused("404", "HeadObject", 404)
@@ -104,7 +100,6 @@ class S3:
     def get_object(
         self, *, Bucket: str, Key: str, VersionId: str = "", IfMatch: str = "", Range: str = ""
     ) -> dict[str, Any]:
-        """An object's bytes, or some of them."""
         found = self._find(Bucket, Key, VersionId)
         if found is None:
             raise refused("NoSuchVersion" if VersionId else "NoSuchKey", "GetObject", 404)
@@ -138,7 +133,6 @@ class S3:
         IfMatch: str = "",
         ServerSideEncryption: str = "",
     ) -> dict[str, Any]:
-        """Write a new version of an object."""
         del ContentType, ServerSideEncryption
         content = Body if isinstance(Body, bytes) else bytes(Body.read())
 
@@ -173,7 +167,6 @@ class S3:
         ContentType: str = "",
         ServerSideEncryption: str = "",
     ) -> dict[str, Any]:
-        """Begin to join objects."""
         del ContentType, ServerSideEncryption
         self._check(Bucket, Key)
         upload_id = f"u{next(self._ids):08}"
@@ -197,7 +190,6 @@ class S3:
     def list_object_versions(
         self, *, Bucket: str, Prefix: str, KeyMarker: str = ""
     ) -> dict[str, Any]:
-        """A page of the versions of objects, after those of a key."""
         self._check(Bucket, Prefix)
         within = (pair for pair in self._versions if pair[0].startswith(Prefix))
         found = sorted(pair for pair in within if pair[0] > KeyMarker)
@@ -209,7 +201,6 @@ class S3:
 
     @writes("s3.delete_objects")
     def delete_objects(self, *, Bucket: str, Delete: dict[str, Any]) -> dict[str, Any]:
-        """Delete versions for good."""
         if not 0 < len(Delete["Objects"]) <= MAX_LISTED:
             raise refused("MalformedXML", "DeleteObjects")
         errors = []
@@ -230,7 +221,6 @@ class S3:
     def list_parts(
         self, *, Bucket: str, Key: str, UploadId: str, PartNumberMarker: int = 0
     ) -> dict[str, Any]:
-        """A page of the parts copied so far."""
         self._check(Bucket, Key)
         found = sorted(self._upload(Key, UploadId).parts.items())
         page = [pair for pair in found if pair[0] > PartNumberMarker][:1_000]
@@ -251,7 +241,6 @@ class S3:
         MultipartUpload: dict[str, Any],
         IfNoneMatch: str = "",
     ) -> dict[str, Any]:
-        """Make the object from its parts."""
         self._check(Bucket, Key)
         if self.calls.retries and UploadId not in self._uploads:
             return {}  # S3 answers a repeated completion as it answered the first.
@@ -276,7 +265,6 @@ class S3:
 
     @writes("s3.abort_multipart_upload")
     def abort_multipart_upload(self, *, Bucket: str, Key: str, UploadId: str) -> dict[str, Any]:
-        """Forget the parts."""
         self._check(Bucket, Key)
         self._uploads.pop(UploadId, None)
         return {}

@@ -118,7 +118,6 @@ class SQS:
 
     @writes("sqs.send_message_batch")
     def send_message_batch(self, *, QueueUrl: str, Entries: list[dict[str, Any]]) -> dict[str, Any]:
-        """Send up to ten messages."""
         if any(one.get("DelaySeconds", 0) > MAX_DELAY_SECONDS for one in Entries):
             raise NotSimulatedError("an entry that is refused alone, for its delay")
         if not 0 < len(Entries) <= MAX_ENTRIES:
@@ -154,7 +153,6 @@ class SQS:
 
     @reads("sqs.get_queue_attributes")
     def get_queue_attributes(self, *, QueueUrl: str, AttributeNames: list[str]) -> dict[str, Any]:
-        """The approximate number of visible messages."""
         if AttributeNames != ["ApproximateNumberOfMessages"]:
             raise NotSimulatedError(f"queue attributes {AttributeNames}")
         return {

@@ -81,7 +81,6 @@ class Index:
     """The sparse index: by its partition key, in order of its sort key."""
 
     def __init__(self, table: Table) -> None:
-        """Begin empty; the index of a table that has none stays so."""
         self._keys = table.keys
         self._partition_key, self._sort_key = (
             (table.index.partition_key, table.index.sort_key) if table.index else ("", "")

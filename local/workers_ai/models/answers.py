@@ -128,7 +128,6 @@ def _content(content: object) -> str:
 
 
 def _last(messages: Iterable[object]) -> str:
-    """The text of the last message."""
     texts = [_content(message.get("content")) for message in messages if isinstance(message, dict)]
     return texts[-1] if texts else ""
 

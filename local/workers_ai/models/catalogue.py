@@ -23,8 +23,6 @@ class Family(StrEnum):
 
 
 class Model(NamedTuple):
-    """One model."""
-
     name: str
     family: Family
     task: str

@@ -91,5 +91,4 @@ _EMBEDDERS: dict[str, Embedder] = {"hash": _of_hash, "words": _of_words}
 
 
 def embedder(choice: Literal["words", "hash"]) -> Embedder:
-    """The embedder of this name."""
     return _EMBEDDERS[choice]

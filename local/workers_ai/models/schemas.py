@@ -21,14 +21,11 @@ _NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean
 
 
 class SentRequests(NamedTuple):
-    """The requests of a body, what is wrong with them."""
-
     requests: list[Any]
     wrong: ApiError | None = None
 
 
 def read_requests(model: Model, sent: object, behaviour: Behaviour) -> SentRequests:
-    """The requests of a body, checked."""
     requests = sent.get("requests") if isinstance(sent, dict) else None
     if not isinstance(requests, list):
         return SentRequests([], error(5006, f"{_BAD}required properties at '/' are 'requests'"))

@@ -27,8 +27,6 @@ class Consumer:
 
 @dataclass(slots=True)
 class Message:
-    """One message."""
-
     id: str
     body: bytes
     content_type: str

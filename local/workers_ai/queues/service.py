@@ -34,8 +34,6 @@ MAX_MESSAGE_BYTES = 128_000
 
 
 class Asked(NamedTuple):
-    """One call."""
-
     account: str
     parts: list[str]
     """What follows `queues/`, or `subscriptions/`, in the path."""
@@ -98,8 +96,6 @@ def refusal(authorization: str | None, account: str, behaviour: Behaviour) -> Re
 
 
 class QueueService:
-    """Queues, their consumers and the subscriptions."""
-
     def __init__(self) -> None:
         self._queues: dict[str, Queue] = {}
         self._subscriptions: dict[str, Subscription] = {}
@@ -107,12 +103,10 @@ class QueueService:
         self._made = 0
 
     def accepted(self, batch: Batch, now: float, behaviour: Behaviour) -> None:
-        """A batch was accepted and queued."""
         self._events.advance(now, behaviour)
         self._events.accepted(batch, batch.accepted_at)
 
     def state(self, now: float, behaviour: Behaviour) -> list[dict[str, Any]]:
-        """Every queue with its counts."""
         self._events.advance(now, behaviour)
         return [
             {"name": one.name, "backlog": one.backlog(now), **one.counts}
@@ -140,13 +134,11 @@ class QueueService:
     # --- Queues and consumers
 
     def list_queues(self, asked: Asked) -> Page:
-        """Queues, by name if one is asked for."""
         names = asked.query.get("name", [])
         found = [one for one in self._of(asked.account) if not names or one.name in names]
         return _page_of([_shown_queue(one) for one in found], asked, MOST_PULLED)
 
     def create_queue(self, asked: Asked) -> object:
-        """A new queue."""
         name = asked.sent.get("queue_name")
         is_name = isinstance(name, str) and name.replace("-", "").isalnum()
         if not is_name or not 1 <= len(str(name)) <= 63:
@@ -164,12 +156,10 @@ class QueueService:
         return None
 
     def list_consumers(self, asked: Asked) -> object:
-        """The consumer of a queue, if it has one."""
         queue = self._queue(asked)
         return [_shown_consumer(queue, queue.consumer)] if queue.consumer else []
 
     def create_consumer(self, asked: Asked) -> object:
-        """A consumer for a queue that has none."""
         queue = self._queue(asked)
         if queue.consumer is not None:
             raise RefusedError(11004)
@@ -177,7 +167,6 @@ class QueueService:
         return _shown_consumer(queue, queue.consumer)
 
     def change_consumer(self, asked: Asked) -> object:
-        """Another type or other settings for a consumer."""
         queue = self._queue(asked)
         if queue.consumer is None or queue.consumer.consumer_id != asked.parts[2]:
             raise RefusedError(11003)
@@ -187,7 +176,6 @@ class QueueService:
     # --- Messages
 
     def push_many(self, asked: Asked) -> object:
-        """Up to 100 messages."""
         queue, messages = self._queue(asked), asked.sent.get("messages")
         if not isinstance(messages, list) or not 1 <= len(messages) <= MOST_PULLED:
             raise RefusedError(10207)
@@ -230,7 +218,6 @@ class QueueService:
     # --- Subscriptions
 
     def list_subscriptions(self, asked: Asked) -> Page:
-        """Subscriptions, by queue if one is asked for."""
         queues = asked.query.get("queue_id", [])
         of_account = self._subscribers(asked.account)
         found = [one for one in of_account if not queues or one.queue_id in queues]
@@ -261,7 +248,6 @@ class QueueService:
         return _shown_subscription(subscription)
 
     def change_subscription(self, asked: Asked) -> object:
-        """Another name, other events, on or off."""
         one, sent = self._subscription(asked), asked.sent
         one.events = _events_in(sent) if "events" in sent else one.events
         one.queue_id = self._destination_in(asked, one.queue_id)
@@ -270,7 +256,6 @@ class QueueService:
         return _shown_subscription(one)
 
     def delete_subscription(self, asked: Asked) -> object:
-        """Nobody hears of these events any more."""
         subscription = self._subscriptions.pop(self._subscription(asked).id)
         return _shown_subscription(subscription)
 
@@ -358,7 +343,6 @@ def _entries_in(sent: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _events_in(sent: Mapping[str, Any]) -> list[str]:
-    """The names of events."""
     if (wrong := wrong_names(sent.get("events"))) is not None:
         raise RefusedError(wrong.code, wrong.message)
     return [short_name(one) for one in sent["events"]]
@@ -374,7 +358,6 @@ def _consumer_in(consumer_id: str, asked: Asked) -> Consumer:
 
 
 def _page_of(shown: list[Any], asked: Asked, size: int) -> Page:
-    """One page of a list, and which one it is."""
     number, size = (
         edge.count_in(asked.query, "page", 1),
         edge.count_in(asked.query, "per_page", size),
