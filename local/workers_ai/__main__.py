@@ -1,10 +1,10 @@
 """`python -m local.workers_ai`: serve the local Workers AI until a signal ends it."""
 
 import argparse
-import os
 import signal
 import sys
-from pathlib import Path
+
+import msgspec
 
 from local.workers_ai.api import WorkersAI
 from local.workers_ai.behaviour import Behaviour, SwitchError, switches
@@ -31,30 +31,16 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 chooses one")
-    parser.add_argument(
-        "--port-file", type=Path, help="file that gets the port once the server listens"
-    )
-    parser.add_argument(
-        "--switch",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="NAME.KEY=VALUE for a mapping",
-    )
+    parser.add_argument("--switches", default="{}", help="a JSON object, by name")
     options = parser.parse_args()
     try:
-        behaviour = Behaviour().changed_by_text(*options.switch)
-    except SwitchError as error:
+        given = msgspec.json.decode(options.switches, type=dict[str, object])
+        behaviour = Behaviour().changed(given)
+    except (msgspec.MsgspecError, SwitchError) as error:
         parser.error(str(error))
 
     server = Server(WorkersAI(behaviour), options.port)
-    port = server.server_address[1]
-    if options.port_file:
-        # A reader that waits for the file must never see part of it.
-        draft = options.port_file.with_name(f"{options.port_file.name}.{os.getpid()}")
-        draft.write_text(f"{port}\n")
-        draft.replace(options.port_file)
-    print(f"http://127.0.0.1:{port}{PREFIX}", flush=True)
+    print(f"http://127.0.0.1:{server.server_port}{PREFIX}", flush=True)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     server.serve_forever()

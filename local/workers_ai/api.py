@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from local.workers_ai import edge, replies
-from local.workers_ai.batches import Batch, Batches, SearchedBodies
+from local.workers_ai.batches import Batch, Batches
 from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import ApiError, error
 from local.workers_ai.complete import answers, completed
@@ -174,7 +174,7 @@ class WorkersAI:
     ) -> Reply:
         behaviour = self._behaviour
         with self._lock:
-            faults = self._strikes("queues", "", (route.rest.encode(), body), None, body)
+            faults = self._strikes("queues", "", [route.rest.encode(), body], None, body)
             strike = next(iter(faults), None)
             if strike is not None and strike.nature.stage == "instead":
                 return replies.instead(strike, behaviour)
@@ -188,26 +188,22 @@ class WorkersAI:
 
     def _read(self, route: edge.Route, query: str, body: bytes, now: float) -> _Run:
         """Parse a call; decide its kind and which faults strike it."""
-        try:
-            sent = msgspec.json.decode(body) if body else None
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            sent = None
-        is_poll = isinstance(sent, dict) and "requests" not in sent
-        asked = sent.get("request_id") if is_poll and isinstance(sent, dict) else None
-        call: Call = "sync"
-        if isinstance(asked, str):
-            call = "poll"
-        elif parse_qs(query).get("queueRequest") == ["true"]:
-            call = "submit"
+        sent = edge.decoded(body)
+        members = sent if isinstance(sent, dict) else {}
+        asked = None if "requests" in members else members.get("request_id")
+        is_queued = parse_qs(query).get("queueRequest") == ["true"]
+        call: Call = "submit" if is_queued else "sync"
+        batch, searched = None, [body]
         with self._lock:
-            known = isinstance(asked, str)
-            batch = self._batches.find(str(asked), self._behaviour, now) if known else None
-            bodies = SearchedBodies(self._batches, batch, body)
-            faults = self._strikes(call, route.rest, bodies, batch, body)
+            if isinstance(asked, str):
+                call = "poll"
+                batch = self._batches.find(asked, self._behaviour, now)
+                searched += [self._batches.body(batch)] if batch else []
+            faults = self._strikes(call, route.rest, searched, batch, body)
         return _Run(route, call, sent, body, batch, tuple(faults), now)
 
     def _strikes(
-        self, call: Call, model: str, bodies: Iterable[bytes], batch: Batch | None, body: bytes
+        self, call: Call, model: str, bodies: list[bytes], batch: Batch | None, body: bytes
     ) -> list[Fault]:
         """The faults that strike a call: those scripted, and those by chance."""
         behaviour = self._behaviour
@@ -252,9 +248,9 @@ class WorkersAI:
         refused = self._refused(model, run)
         if refused is not None:
             return replies.failure(refused, behaviour)
-        requests, wrong = read_requests(model, run.sent, behaviour)
-        if wrong is not None:
-            return replies.failure(wrong, behaviour)
+        requests = read_requests(model, run.sent, behaviour)
+        if isinstance(requests, ApiError):
+            return replies.failure(requests, behaviour)
         with self._lock:
             batch = self._batches.accept(
                 run.route.account, model.name, run.body, requests, behaviour, run.now
@@ -409,8 +405,4 @@ def _of_account(
         message = {"code": 10000, "message": "This API Token is valid and active", "type": None}
         token = {"id": "0123456789abcdef0123456789abcdef", "status": "active"}
         return replies.success(token, behaviour, messages=[message])
-    asked, found = parse_qs(query), list(listing())
-    number, size = edge.count_in(asked, "page", 1), edge.count_in(asked, "per_page", 50)
-    shown = found[(number - 1) * size : number * size]
-    info = {"count": len(shown), "page": number, "per_page": size, "total_count": len(found)}
-    return replies.success(shown, behaviour, result_info=info)
+    return replies.listed(list(listing()), parse_qs(query), behaviour)

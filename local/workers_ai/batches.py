@@ -157,17 +157,3 @@ def drawn_seconds(drawn: float, median: float, kind: str, spread: float) -> floa
     elif kind == "lognormal":
         median *= 2.718281828459045 ** (NormalDist().inv_cdf(drawn) * spread)
     return max(0.0, median)
-
-
-class SearchedBodies:
-    """The bodies that a fault's text is searched in: the call's own, then the polled batch's."""
-
-    def __init__(self, batches: Batches, batch: Batch | None, body: bytes) -> None:
-        self._batches = batches
-        self._batch = batch
-        self._body = body
-
-    def __iter__(self) -> Any:  # An iterator of bytes.
-        yield self._body
-        if self._batch is not None:
-            yield self._batches.body(self._batch)

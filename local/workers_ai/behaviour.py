@@ -1,4 +1,4 @@
-"""The switches of the local Workers AI: one frozen object, and how text or JSON changes it.
+"""The switches of the local Workers AI: one frozen object, and how JSON changes it.
 
 The behaviour itself is in the other modules.
 
@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import msgspec
 
@@ -77,7 +77,6 @@ class Behaviour:
     )
     accept_after: float = _unknown(0.0, "seconds (a wide median) until its batch exists")
     max_payload: int = _documented(10_000_000, "bodies of so many bytes are refused, 413/3006")
-    max_requests: int = _documented(0, "most requests in a batch; 0: no limit is documented")
     unknown_members: Literal["accept", "refuse"] = _unknown("accept", "those no schema names")
 
     # Poll
@@ -170,28 +169,14 @@ class Behaviour:
 
     def changed(self, changes: Mapping[str, object]) -> "Behaviour":
         """The same behaviour with some switches changed to JSON-like values."""
-        checked: dict[str, Any] = {name: _checked(name, value) for name, value in changes.items()}
-        return dataclasses.replace(self, **checked)
-
-    def changed_by_text(self, *assignments: str) -> "Behaviour":
-        """The same with assignments as on a command line.
-
-        `name=value`, `name=[…]` or `name=a,b` for several, `name.key=value` for a mapping.
-        """
-        behaviour = self
-        for assignment in assignments:
-            target, equals, text = assignment.partition("=")
-            name, dot, key = target.partition(".")
-            if not equals:
-                raise SwitchError(f"{assignment!r} is not of the form name=value")
-            value: object = _from_text(name, text, inside=bool(dot))
-            if dot:
-                value = {**getattr(behaviour, name), key: value}
-            behaviour = behaviour.changed({name: value})
-        return behaviour
-
-
-_TYPES: dict[str, Any] = get_type_hints(Behaviour)
+        if unknown := changes.keys() - {one.name for one in dataclasses.fields(self)}:
+            raise SwitchError(f"there is no switch {min(unknown)!r}")
+        try:
+            changed = msgspec.convert(msgspec.to_builtins(self) | dict(changes), Behaviour)
+            check_rates(changed.fault_rates)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise SwitchError(f"switches: {error}") from error
+        return changed
 
 
 def switches() -> list[tuple[str, str, Verdict, str]]:
@@ -201,36 +186,3 @@ def switches() -> list[tuple[str, str, Verdict, str]]:
         (one.name, msgspec.json.encode(fresh[one.name]).decode(), *one.metadata.values())
         for one in dataclasses.fields(Behaviour)
     ]
-
-
-def _type_of(name: str) -> Any:  # Types are values of no one type.
-    if name not in _TYPES:
-        raise SwitchError(f"there is no switch {name!r}")
-    return _TYPES[name]
-
-
-def _checked(name: str, value: object) -> object:
-    kind = _type_of(name)
-    try:
-        checked: object = msgspec.convert(value, kind)
-        if name == "fault_rates":
-            check_rates(msgspec.convert(value, Mapping[str, float]))
-    except ValueError as error:
-        raise SwitchError(f"switch {name!r}: {error}") from error
-    return checked
-
-
-def _from_text(name: str, text: str, *, inside: bool) -> object:
-    kind = _type_of(name)
-    if inside:
-        if get_origin(kind) is not Mapping:
-            raise SwitchError(f"switch {name!r} is not a mapping")
-        kind = get_args(kind)[1]
-    if kind is str or (get_origin(kind) is Literal and isinstance(get_args(kind)[0], str)):
-        return text
-    if get_origin(kind) is tuple and not text.startswith("["):
-        return [part for part in text.split(",") if part]
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.MsgspecError as error:
-        raise SwitchError(f"switch {name!r}: {error}") from error

@@ -5,8 +5,9 @@ This module knows no models.
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Mapping
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import ApiError, error
@@ -113,7 +114,9 @@ class Windows:
         return Verdict(allowed=True, remaining=limit - len(calls), seconds=calls[0] + window - now)
 
 
-def count_in(asked: Mapping[str, list[str]], name: str, default: int) -> int:
-    """A positive number among the query's parameters."""
-    text = asked.get(name, [""])[0]
-    return max(1, int(text)) if text.isdigit() else default
+def decoded(body: bytes) -> object:
+    """What a body says; None if it is no JSON."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

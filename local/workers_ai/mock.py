@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import httpx
 
+from local.workers_ai import routes
 from local.workers_ai.api import WorkersAI
 from local.workers_ai.replies import Cut, Reply
-from local.workers_ai.routes import Routes
 
 
 def transport(api: WorkersAI) -> httpx.MockTransport:
@@ -19,7 +19,6 @@ def transport(api: WorkersAI) -> httpx.MockTransport:
     A delay longer than the client's read timeout raises `ReadTimeout` immediately. A shorter one
     takes no time.
     """
-    routes = Routes(api)
 
     def wait(seconds: float, request: httpx.Request) -> None:
         patience = request.extensions.get("timeout", {}).get("read")
@@ -37,7 +36,7 @@ def transport(api: WorkersAI) -> httpx.MockTransport:
 
     def respond(request: httpx.Request) -> httpx.Response:
         path, _, query = request.url.raw_path.decode("ascii").partition("?")
-        reply = routes.handle(request.method, path, query, request.headers, request.read())
+        reply = routes.handle(api, request.method, path, query, request.headers, request.read())
         if reply.cut is Cut.REFUSE:
             raise httpx.ConnectError("[Errno 111] Connection refused", request=request)
         wait(reply.delay, request)

@@ -4,6 +4,7 @@ No state.
 """
 
 import gzip
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -74,6 +75,14 @@ def success(result: object, behaviour: Behaviour, status: int = 200, **beside: o
     whole = {"result": result, "success": True, "errors": [], "messages": [], **beside}
     body = msgspec.json.encode(whole if behaviour.envelope else result)
     return Reply(status=status, headers=(JSON,), body=body)
+
+
+def listed(found: list[Any], asked: Mapping[str, list[str]], behaviour: Behaviour) -> Reply:
+    """One page of a list, and which one it is."""
+    number, size = int(asked.get("page", ["1"])[0]), int(asked.get("per_page", ["20"])[0])
+    page = found[(number - 1) * size : number * size]
+    info = {"count": len(page), "page": number, "per_page": size, "total_count": len(found)}
+    return success(page, behaviour, result_info=info)
 
 
 def failure(problem: ApiError, behaviour: Behaviour, retry_after: int = -1) -> Reply:

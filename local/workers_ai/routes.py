@@ -14,25 +14,19 @@ from local.workers_ai.replies import JSON, Reply
 _OWN = "/_local/"
 
 
-class Routes:
-    """One API and everything in front of it."""
-
-    def __init__(self, api: WorkersAI) -> None:
-        self._api = api
-
-    def handle(
-        self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
-    ) -> Reply:
-        """Answer one request; the arguments are those of `WorkersAI.handle`."""
-        if path.startswith(_OWN):
-            return _own(self._api, method, path, body)
-        if path.startswith(worker.PREFIXES):
-            return worker.handle(self._api, method, path, headers, body)
-        given = {name.lower(): value for name, value in headers.items()}
-        refused = None
-        if "cf-aig-gateway-id" in given and "/ai/run/" in path:
-            refused = _gateways_refusal(given, self._api.behaviour)
-        return refused or self._api.handle(method, path, query, headers, body)
+def handle(
+    api: WorkersAI, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes
+) -> Reply:
+    """Answer one request; the arguments are those of `WorkersAI.handle`."""
+    if path.startswith(_OWN):
+        return _own(api, method, path, body)
+    if path.startswith(worker.PREFIXES):
+        return worker.handle(api, method, path, headers, body)
+    given = {name.lower(): value for name, value in headers.items()}
+    refused = None
+    if "cf-aig-gateway-id" in given and "/ai/run/" in path:
+        refused = _gateways_refusal(given, api.behaviour)
+    return refused or api.handle(method, path, query, headers, body)
 
 
 def _own(api: WorkersAI, method: str, path: str, body: bytes) -> Reply:

@@ -8,9 +8,9 @@ import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from local.workers_ai import routes
 from local.workers_ai.api import WorkersAI
 from local.workers_ai.replies import Cut
-from local.workers_ai.routes import Routes
 
 _AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time: closing sends a reset.
 _CHUNK = 262_144
@@ -32,7 +32,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         path, _, query = self.path.partition("?")
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
-        reply = self.server.routes.handle(self.command, path, query, dict(self.headers), body)
+        asked = self.command, path, query, dict(self.headers), body
+        reply = routes.handle(self.server.api, *asked)
         if reply.delay and self._is_left_within(reply.delay):
             return
         if reply.cut is not None and reply.cut_after is None:
@@ -75,5 +76,5 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, api: WorkersAI, port: int = 0) -> None:
-        self.routes = Routes(api)
+        self.api = api
         super().__init__(("127.0.0.1", port), _Handler)

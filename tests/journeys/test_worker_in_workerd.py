@@ -6,7 +6,6 @@ Behind whose AI binding the local Workers AI answers. Needs Node.js.
 import json
 import subprocess
 import sys
-import time
 import urllib.request
 
 import httpx
@@ -17,6 +16,7 @@ from local.processes import ROOT, LocalAwsError, bare_environment, free_port
 from local.workers_ai import Behaviour, Fault, WorkersAI, expected_result
 from local.workers_ai import worker as stand_in
 from local.workers_ai.codes import KNOWN
+from local.workers_ai.edge import PREFIX
 from tests.support.aws.resources import ACCOUNT, WAYS
 from tests.support.translations import M2M, greetings
 
@@ -32,14 +32,13 @@ pytestmark = [
 class Upstream:
     """The local Workers AI in a process of its own: workerd calls it over a socket."""
 
-    def __init__(self, folder):
-        port_file = folder / "port"
-        command = [sys.executable, "-m", "local.workers_ai", "--port-file", str(port_file)]
-        switches = ["--switch", "embedder=hash", "--switch", "latency=0"]
-        self.process = subprocess.Popen([*command, *switches], cwd=ROOT, env=bare_environment())
-        while not port_file.exists():
-            time.sleep(0.05)
-        self.url = f"http://127.0.0.1:{port_file.read_text().strip()}"
+    def __init__(self):
+        switches = ["--switches", '{"embedder":"hash","latency":0}']
+        command = [sys.executable, "-m", "local.workers_ai", *switches]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=bare_environment(), stdout=subprocess.PIPE, text=True
+        )
+        self.url = self.process.stdout.readline().strip().removesuffix(PREFIX)
 
     def local(self, path, method="GET", body=None):
         data = None if body is None else json.dumps(body).encode()
@@ -53,11 +52,11 @@ class Upstream:
 
 
 @pytest.fixture(scope="module")
-def upstream(tmp_path_factory):
-    running = Upstream(tmp_path_factory.mktemp("upstream"))
+def upstream():
+    running = Upstream()
     yield running
     running.process.terminate()
-    running.process.wait()
+    running.process.communicate()
 
 
 class Worker:

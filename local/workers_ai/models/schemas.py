@@ -2,7 +2,7 @@
 
 import re
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -20,25 +20,18 @@ _TYPES = re.compile(r"^Expected `([^`]*)`, got `([^`]*)`$")
 _NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
 
-class SentRequests(NamedTuple):
-    requests: list[Any]
-    wrong: ApiError | None = None
-
-
-def read_requests(model: Model, sent: object, behaviour: Behaviour) -> SentRequests:
+def read_requests(model: Model, sent: object, behaviour: Behaviour) -> list[Any] | ApiError:
+    """The requests of a body, or what is wrong with them."""
     requests = sent.get("requests") if isinstance(sent, dict) else None
     if not isinstance(requests, list):
-        return SentRequests([], error(5006, f"{_BAD}required properties at '/' are 'requests'"))
+        return error(5006, f"{_BAD}required properties at '/' are 'requests'")
     if not requests:
-        return SentRequests([], error(5006, f"{_BAD}'/requests' must hold at least 1 item"))
-    if behaviour.max_requests and len(requests) > behaviour.max_requests:
-        most = f"{_BAD}'/requests' must hold at most {behaviour.max_requests} items"
-        return SentRequests(requests, error(5006, most))
+        return error(5006, f"{_BAD}'/requests' must hold at least 1 item")
     for index, request in enumerate(requests):
         reason = problem(model.name, request, f"/requests/{index}", behaviour)
         if reason is not None:
-            return SentRequests(requests, error(5006, reason))
-    return SentRequests(requests)
+            return error(5006, reason)
+    return requests
 
 
 def problem(model: str, request: object, where: str, behaviour: Behaviour) -> str | None:

@@ -12,13 +12,12 @@ import msgspec
 
 from local.workers_ai.batches import Batch, drawn_seconds
 from local.workers_ai.behaviour import Behaviour
-from local.workers_ai.codes import ApiError, error
+from local.workers_ai.codes import error
 from local.workers_ai.faults import chance
 from local.workers_ai.queues.queue import drawn_id
 
 LATE_SECONDS = 3600.0
-NAMES = ("batch.queued", "batch.succeeded", "batch.failed")
-_FULL = "cf.workersAi.model."
+FULL = "cf.workersAi.model."
 _MAX_MESSAGE_BYTES = 128_000
 
 
@@ -115,7 +114,7 @@ def _body(
     at: float,
     behaviour: Behaviour,
 ) -> bytes:
-    prefixes = {"full": _FULL, "without_cf": _FULL.removeprefix("cf."), "short": ""}
+    prefixes = {"full": FULL, "without_cf": FULL.removeprefix("cf."), "short": ""}
     happened = datetime.fromtimestamp(at + behaviour.clock_ahead, UTC)
     time = happened.isoformat(timespec="milliseconds")
     whole = {
@@ -168,16 +167,3 @@ _FOREIGN: tuple[Callable[[Callable[[dict[str, Any]], bytes], dict[str, Any]], by
     lambda *_: b'{"type":"' + b"x" * (_MAX_MESSAGE_BYTES - 11) + b'"}',
 )
 """Another stack's batch, another source's event, three that lack what an event has."""
-
-
-def wrong_names(names: object) -> ApiError | None:
-    """Why a subscription cannot have these events; None if it can."""
-    if not isinstance(names, list) or not names:
-        return error(10207, "events: an array is expected")
-    unknown = [name for name in names if str(name).removeprefix(_FULL) not in NAMES]
-    return error(10207, f"events: {unknown[0]!r} is no event of this source") if unknown else None
-
-
-def short_name(name: str) -> str:
-    """An event's name without the prefix that it may have been given with."""
-    return name.removeprefix(_FULL)

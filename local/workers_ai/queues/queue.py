@@ -60,14 +60,11 @@ class Queue:
     _leases: dict[str, str] = field(default_factory=dict)
     _turn: int = 0
 
-    def put(self, body: bytes, content_type: str, now: float, delay: float = 0.0) -> None:
-        """Store a message, to be handed out after so many seconds."""
+    def put(self, body: bytes, content_type: str, now: float) -> None:
         self._turn += 1
-        message = Message(
-            drawn_id(self.queue_id, self._turn), body, content_type, now, free_at=now + delay
-        )
+        message = Message(drawn_id(self.queue_id, self._turn), body, content_type, now)
         self._messages[message.id] = message
-        self._free(message, now + delay)
+        self._free(message, now)
         self.counts["stored"] += 1
 
     def pull(self, most: int, seconds: float, now: float, seed: int) -> list[Message]:
@@ -79,7 +76,7 @@ class Queue:
             message = self._messages.get(message_id)
             if message is None or message.entry != entry:
                 continue
-            if message.attempts > self._setting("max_retries"):
+            if self.consumer and message.attempts > self.consumer.settings["max_retries"]:
                 self._drop(message)
                 continue
             ready.append(message)
@@ -97,20 +94,11 @@ class Queue:
 
     def ack(self, lease_id: str, now: float) -> bool:
         """Delete a message, if its lease still holds."""
-        message = self._leased(lease_id, now)
-        if message is None:
+        message = self._messages.get(self._leases.get(lease_id, ""))
+        if message is None or now >= message.free_at:
             return False
         self._forget(message)
         self.counts["acked"] += 1
-        return True
-
-    def retry(self, lease_id: str, now: float, seconds: float) -> bool:
-        """Give a message back, to be handed out after so many seconds, if its lease still holds."""
-        message = self._leased(lease_id, now)
-        if message is None:
-            return False
-        self._leases.pop(lease_id)
-        self._free(message, now + seconds)
         return True
 
     def backlog(self, now: float) -> int:
@@ -118,18 +106,10 @@ class Queue:
         self._expire(now)
         return len(self._messages)
 
-    def _setting(self, name: str) -> int:
-        settings = self.consumer.settings if self.consumer is not None else {}
-        return int(settings.get(name, 0))
-
     def _free(self, message: Message, at: float) -> None:
         self._turn += 1
         message.free_at, message.entry = at, self._turn
         heapq.heappush(self._ready, (at, self._turn, message.id))
-
-    def _leased(self, lease_id: str, now: float) -> Message | None:
-        message = self._messages.get(self._leases.get(lease_id, ""))
-        return message if message is not None and now < message.free_at else None
 
     def _expire(self, now: float) -> None:
         """Delete what is older than the queue keeps it."""

@@ -8,7 +8,6 @@ import base64
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import ceil
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -18,19 +17,14 @@ from local.workers_ai import edge, replies
 from local.workers_ai.batches import Batch
 from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import error
-from local.workers_ai.queues.events import Events, short_name, wrong_names
+from local.workers_ai.queues.events import FULL, Events
 from local.workers_ai.queues.queue import Consumer, Message, Queue, drawn_id
 from local.workers_ai.replies import Reply
 
-_QUEUE_SETTINGS = {"delivery_delay": 0, "message_retention_period": 345_600}
-_CONSUMER_SETTINGS = {
-    "batch_size": 10,
-    "max_retries": 3,
-    "visibility_timeout_ms": 30_000,
-    "retry_delay": 0,
-}
-MOST_PULLED, PULLED, PER_PAGE = 100, 5, 20
-MAX_MESSAGE_BYTES = 128_000
+_QUEUE_SETTINGS = {"message_retention_period": 345_600}
+_CONSUMER_SETTINGS = {"max_retries": 3, "visibility_timeout_ms": 30_000}
+PULLED = 5
+EVENTS = ("batch.queued", "batch.succeeded", "batch.failed")
 
 
 class Asked(NamedTuple):
@@ -57,13 +51,6 @@ class Subscription:
     events: list[str]
 
 
-class Page(NamedTuple):
-    """A page of a list, and which one it is."""
-
-    result: list[Any]
-    info: dict[str, int]
-
-
 class RefusedError(Exception):
     """An error to answer with."""
 
@@ -76,12 +63,9 @@ def read_call(
     account: str, path: str, query: str, body: bytes, behaviour: Behaviour, now: float
 ) -> Asked:
     """A call as data; a body that is no JSON object counts as an empty one."""
-    try:
-        sent = msgspec.json.decode(body) if body else {}
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        sent = {}
-    sent = sent if isinstance(sent, dict) else {}
-    return Asked(account, path.split("/")[1:], parse_qs(query), sent, behaviour, now)
+    sent = edge.decoded(body)
+    members = sent if isinstance(sent, dict) else {}
+    return Asked(account, path.split("/")[1:], parse_qs(query), members, behaviour, now)
 
 
 def refusal(authorization: str | None, account: str, behaviour: Behaviour) -> Reply | None:
@@ -126,27 +110,23 @@ class QueueService:
             answer = act(self, asked)
         except RefusedError as refused:
             return replies.failure(refused.problem, asked.behaviour)
-        if isinstance(answer, Page):
-            info: dict[str, Any] = {"result_info": answer.info}
-            return replies.success(answer.result, asked.behaviour, **info)
-        return replies.success(answer, asked.behaviour)
+        return answer if isinstance(answer, Reply) else replies.success(answer, asked.behaviour)
 
     # --- Queues and consumers
 
-    def list_queues(self, asked: Asked) -> Page:
+    def list_queues(self, asked: Asked) -> Reply:
         names = asked.query.get("name", [])
         found = [one for one in self._of(asked.account) if not names or one.name in names]
-        return _page_of([_shown_queue(one) for one in found], asked, MOST_PULLED)
+        return replies.listed([_shown_queue(one) for one in found], asked.query, asked.behaviour)
 
     def create_queue(self, asked: Asked) -> object:
         name = asked.sent.get("queue_name")
-        is_name = isinstance(name, str) and name.replace("-", "").isalnum()
-        if not is_name or not 1 <= len(str(name)) <= 63:
-            raise RefusedError(10207, "queue_name: 1 to 63 letters, digits, hyphens are expected")
+        if not isinstance(name, str):
+            raise RefusedError(10207, "queue_name: a string is expected")
         if any(one.name == name for one in self._of(asked.account)):
             raise RefusedError(11009)
         settings = _QUEUE_SETTINGS | _object_in(asked.sent, "settings")
-        queue = Queue(self._new_id("queue", asked), str(name), asked.account, asked.now, settings)
+        queue = Queue(self._new_id("queue", asked), name, asked.account, asked.now, settings)
         self._queues[queue.queue_id] = queue
         return _shown_queue(queue)
 
@@ -177,14 +157,10 @@ class QueueService:
 
     def push_many(self, asked: Asked) -> object:
         queue, messages = self._queue(asked), asked.sent.get("messages")
-        if not isinstance(messages, list) or not 1 <= len(messages) <= MOST_PULLED:
-            raise RefusedError(10207)
-        for message in messages:
-            body, kind = message.get("body"), str(message.get("content_type", "json"))
-            content = str(body).encode() if kind == "text" else msgspec.json.encode(body)
-            if len(content) > MAX_MESSAGE_BYTES:
-                raise RefusedError(10204)
-            queue.put(content, kind, asked.now, float(queue.settings["delivery_delay"]))
+        for message in messages or []:
+            body, kind = message["body"], message.get("content_type", "json")
+            content = body.encode() if kind == "text" else msgspec.json.encode(body)
+            queue.put(content, kind, asked.now)
         return None
 
     def pull(self, asked: Asked) -> object:
@@ -193,8 +169,6 @@ class QueueService:
         if queue.consumer is None or queue.consumer.type != "http_pull":
             raise RefusedError(11015)
         most = asked.sent.get("batch_size", PULLED)
-        if not isinstance(most, int) or not 1 <= most <= MOST_PULLED:
-            raise RefusedError(10207, f"batch_size: a number from 1 to {MOST_PULLED} is expected")
         timeout = queue.consumer.settings["visibility_timeout_ms"]
         seconds = asked.sent.get("visibility_timeout_ms", timeout) / 1000
         pulled = queue.pull(most, seconds, asked.now, asked.behaviour.seed)
@@ -202,26 +176,23 @@ class QueueService:
         return {"message_backlog_count": queue.backlog(asked.now), "messages": messages}
 
     def ack(self, asked: Asked) -> object:
-        """Messages that are done with, and some to be handed out again."""
-        queue = self._queue(asked)
-        acks, retries = _entries_in(asked.sent, "acks"), _entries_in(asked.sent, "retries")
+        """Messages that are done with."""
+        queue, acks = self._queue(asked), asked.sent.get("acks")
+        if not isinstance(acks, list) or any("lease_id" not in one for one in acks):
+            raise RefusedError(10207, "acks: an array of objects with lease_id is expected")
         done = {one["lease_id"]: queue.ack(one["lease_id"], asked.now) for one in acks}
-        again = {
-            one["lease_id"]: queue.retry(one["lease_id"], asked.now, one.get("delay_seconds", 0))
-            for one in retries
-        }
-        late = [lease for lease, is_good in (done | again).items() if not is_good]
+        late = [lease for lease, is_good in done.items() if not is_good]
         warnings = dict.fromkeys(late, "the lease has ended")
-        counts = {"ackCount": sum(done.values()), "retryCount": sum(again.values())}
-        return {**counts, "warnings": warnings}
+        return {"ackCount": sum(done.values()), "retryCount": 0, "warnings": warnings}
 
     # --- Subscriptions
 
-    def list_subscriptions(self, asked: Asked) -> Page:
+    def list_subscriptions(self, asked: Asked) -> Reply:
         queues = asked.query.get("queue_id", [])
         of_account = self._subscribers(asked.account)
         found = [one for one in of_account if not queues or one.queue_id in queues]
-        return _page_of([_shown_subscription(one) for one in found], asked, PER_PAGE)
+        shown = [_shown_subscription(one) for one in found]
+        return replies.listed(shown, asked.query, asked.behaviour)
 
     def create_subscription(self, asked: Asked) -> object:
         """A model's events go to a queue from now on."""
@@ -269,7 +240,7 @@ class QueueService:
         heard = self._subscriptions.get(subscription)
         queue = self._queues.get(heard.queue_id) if heard is not None else None
         if queue is not None:
-            queue.put(body, "json", at, float(queue.settings["delivery_delay"]))
+            queue.put(body, "json", at)
 
     # --- Finding
 
@@ -333,19 +304,13 @@ def _object_in(sent: Mapping[str, Any], name: str) -> dict[str, Any]:
     return inner if isinstance(inner, dict) else {}
 
 
-def _entries_in(sent: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The array of this name, whose elements name a lease each."""
-    entries = sent.get(name) or []
-    is_array = isinstance(entries, list)
-    if not is_array or not all(isinstance(one, dict) and "lease_id" in one for one in entries):
-        raise RefusedError(10207, f"{name}: an array of objects with lease_id is expected")
-    return list(entries)
-
-
 def _events_in(sent: Mapping[str, Any]) -> list[str]:
-    if (wrong := wrong_names(sent.get("events"))) is not None:
-        raise RefusedError(wrong.code, wrong.message)
-    return [short_name(one) for one in sent["events"]]
+    """The events' names without the prefix that they may be given with."""
+    given = sent.get("events")
+    names = [str(one).removeprefix(FULL) for one in given] if isinstance(given, list) else []
+    if not names or not set(names) <= set(EVENTS):
+        raise RefusedError(10207, f"events: an array of {', '.join(EVENTS)} is expected")
+    return names
 
 
 def _consumer_in(consumer_id: str, asked: Asked) -> Consumer:
@@ -355,16 +320,6 @@ def _consumer_in(consumer_id: str, asked: Asked) -> Consumer:
         raise RefusedError(10207, "type: http_pull or worker is expected")
     settings = _CONSUMER_SETTINGS | _object_in(asked.sent, "settings")
     return Consumer(consumer_id, asked.now, kind, settings)
-
-
-def _page_of(shown: list[Any], asked: Asked, size: int) -> Page:
-    number, size = (
-        edge.count_in(asked.query, "page", 1),
-        edge.count_in(asked.query, "per_page", size),
-    )
-    part = shown[(number - 1) * size : number * size]
-    info = {"count": len(part), "page": number, "per_page": size, "total_count": len(shown)}
-    return Page(part, info | {"total_pages": ceil(len(shown) / size)})
 
 
 def _time(at: float) -> str:
@@ -377,11 +332,8 @@ def _shown_queue(queue: Queue) -> dict[str, Any]:
         "queue_id": queue.queue_id,
         "queue_name": queue.name,
         "created_on": _time(queue.created_at),
-        "producers_total_count": 0,
-        "producers": [],
-        "consumers_total_count": len(consumers),
         "consumers": consumers,
-        "settings": {**queue.settings, "delivery_paused": False},
+        "settings": queue.settings,
     }
 
 

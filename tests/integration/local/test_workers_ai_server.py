@@ -6,38 +6,29 @@ It starts, answers, breaks connections for real, and stops.
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import httpx
 import pytest
+
+from local.processes import ROOT
+from local.workers_ai.edge import PREFIX
 
 MODEL = "/client/v4/accounts/0123456789abcdef0123456789abcdef/ai/run/@cf/meta/m2m100-1.2b"
 REQUESTS = [{"text": f"text {index}", "target_lang": "es"} for index in range(200)]
 
 
 @pytest.fixture
-def server(tmp_path):
-    port_file = tmp_path / "port"
-    command = [sys.executable, "-m", "local.workers_ai", "--port-file", str(port_file)]
-    command += ["--switch", "latency=0", "--switch", "pace=0.01"]
-    process = subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.DEVNULL)
+def server():
+    command = [sys.executable, "-m", "local.workers_ai"]
+    command += ["--switches", '{"latency": 0, "pace": 0.01}']
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
-        for _ in range(400):
-            if port_file.exists():
-                break
-            time.sleep(0.05)
-        yield (
-            process,
-            httpx.Client(
-                base_url=f"http://127.0.0.1:{port_file.read_text().strip()}",
-                headers={"authorization": "Bearer local-token"},
-                timeout=5,
-            ),
-        )
+        url = process.stdout.readline().strip().removesuffix(PREFIX)
+        headers = {"authorization": "Bearer local-token"}
+        yield process, httpx.Client(base_url=url, headers=headers, timeout=5)
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def submit(client):
@@ -93,14 +84,9 @@ def test_signal_stops_it_while_client_hangs(server, number):
 
 
 def test_wrong_switch_ends_it_with_its_name():
-    command = [sys.executable, "-m", "local.workers_ai", "--switch", "nothing=1"]
+    command = [sys.executable, "-m", "local.workers_ai", "--switches", '{"nothing": 1}']
     done = subprocess.run(
-        command,
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
+        command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode == 2
     assert "nothing" in done.stderr

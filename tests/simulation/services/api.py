@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from local.workers_ai import routes
 from local.workers_ai.replies import Cut, Reply
-from local.workers_ai.routes import Routes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ class Http:
         """
         self.calls = calls
         self.on_call, self.on_answer = on_call, on_answer
-        self.routes = Routes(api)
+        self.api = api
 
     @contextmanager
     def stream(
@@ -88,7 +88,7 @@ class Http:
         self.calls.take(operation, 0.5)
         for tell in self.on_call:
             tell(address.path, address.query, body)
-        reply = self.routes.handle(method, address.path, address.query, headers, body)
+        reply = routes.handle(self.api, method, address.path, address.query, headers, body)
         for hear in self.on_answer:
             hear(url, headers, body, reply)
         self.calls.total += 1

@@ -190,33 +190,23 @@ def test_global_limit_refuses_everything():
 
 
 # ── switches, and what tests read ─────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize(
-    ("text", "name", "value"),
-    [
-        ("submit_status=202", "submit_status", 202),
-        ("latency=3", "latency", 3.0),
-        ("shuffle=false", "shuffle", False),
-        ("batch_failure=error", "batch_failure", "error"),
-        ("tokens=one,two", "tokens", ("one", "two")),
-        ('tokens=["one"]', "tokens", ("one",)),
-        (f"shapes.{BGE}=B", "shapes", {BGE: "B"}),
-        ('fault_rates={"3040":0.1}', "fault_rates", {"3040": 0.1}),
-    ],
-)
-def test_switches_as_text(text, name, value):
-    assert getattr(Behaviour().changed_by_text(text), name) == value
+def test_switches_change_as_json_says():
+    given = {"latency": 3, "tokens": ["one"], "shapes": {BGE: "B"}, "fault_rates": {"3040": 0.1}}
+    changed = Behaviour(shuffle=False).changed(given)
+    assert (changed.latency, changed.tokens, changed.shuffle) == (3.0, ("one",), False)
+    assert (changed.shapes, changed.fault_rates) == ({BGE: "B"}, {"3040": 0.1})
 
 
-WRONG = """
-latency nothing=1 nothing.at=1 submit_status=201 latency=soon latency.x=1 item_error=loud shuffle=1
-fault_rates.nothing=0.5 fault_rates.submit:nothing=0.5 fault_rates.nowhere:3040=0.5
-"""
+WRONG = [
+    *({"nothing": 1}, {"submit_status": 201}, {"latency": "soon"}, {"item_error": "loud"}),
+    *({"fault_rates": {one: 0.5}} for one in ("nothing", "submit:nothing", "nowhere:3040")),
+]
 
 
-@pytest.mark.parametrize("text", WRONG.split())
-def test_switches_that_are_refused(text):
+@pytest.mark.parametrize("given", WRONG)
+def test_switches_that_are_refused(given):
     with pytest.raises(SwitchError):
-        Behaviour().changed_by_text(text)
+        Behaviour().changed(given)
 
 
 def test_help_lists_every_switch_and_fault(monkeypatch, capsys):
