@@ -21,7 +21,7 @@ from bench.timing import (
     machine,
     ratio,
     take_turns,
-    written_by,
+    write_page,
 )
 from dropbatch.core.models import find_model, max_records_per_reply
 from dropbatch.core.plan import FIRST_BATCH_RECORDS
@@ -41,55 +41,6 @@ UPLOADS = (200 * MB, 600 * MB, 2_000 * MB)
 LARGE_REPLIES = (2 * MB, 20 * MB, 200 * MB)
 MOST_TIMES_FLOOR, MOST_TIMES_FLOOR_OF_SMALL = 1.8, 3.0
 """The second of few answers: what is done once is as much as the rest."""
-
-_TEXT = """\
-# Measurements
-
-What a user decides by has a page of its own; here are the two steps that take processor time.
-
-| question | page |
-| --- | --- |
-| What does it cost on AWS? | [cost.md](cost.md) |
-| How many API calls does a batch take? How soon is it collected? | [events.md](events.md) |
-| How soon is a job of 1 to 250 records over? | [small_jobs.md](small_jobs.md) |
-| How large may an upload be? | *Growth* below: a split's memory does not grow |
-
-{written}
-Every figure is CPU time (user and system) or memory, never wall time. A cell shows the
-median, with the minimum and the maximum in brackets. On {machine}.
-
-## Split
-
-`dropbatch.core.read.cut.cut` gets 8 MiB blocks of a local file of {upload} MB, and what it stages
-is written to another file, without S3. *Floor*: read the blocks, check every line with a reader of
-msgspec that skips values, write the same bytes.
-
-{split}
-
-## Collect
-
-A reply to a batch, items shuffled, as a memory-mapped file, is parsed and collected
-(`functions.poll.collect.collect`) into the part, without S3 and DynamoDB. *Floor*: locate the items
-and their results with msgspec, order them by id, write the same lines; it would take a repeated,
-missing, foreign or failed answer for a good one.
-
-{collect}
-
-## Growth
-
-Each row is measured in three fresh processes: peak resident memory. The reply to collect is a
-memory-mapped file, whose pages the kernel reclaims when memory is short; *not of files* is what it
-cannot reclaim. Split: at most 200 MB, and within 10 % whatever the size: {flat}.
-
-{growth}
-
-## Imports
-
-CPU time in ms, in {processes} fresh processes each: at most 400 for the slower handler. *Services*:
-what the first call adds: boto3, its clients, the HTTP client.
-
-{imports}
-"""
 
 
 def _split() -> list[list[str]]:
@@ -189,18 +140,18 @@ def _imports() -> list[list[str]]:
     return rows
 
 
-def readme() -> str:
+def measure() -> None:
+    """Write the tables of the page."""
     growth, flat = _growth()
     head = ["step", "input", "CPU, s/GB", "after imports, MB", "peak, MB", "not of files, MB"]
-    return _TEXT.format(
-        written=written_by("make bench"),
-        machine=machine(),
-        upload=UPLOAD // MB,
-        processes=PROCESSES,
-        flat=flat,
+    promise = f"Split: at most 200 MB, and within 10 % whatever the size: {flat}."
+    write_page(
+        README,
+        "make bench",
+        machine=f"On {machine()}.",
         split=grid(["upload", "s/GB", "times floor", "at most"], _split()),
         collect=grid(["reply", "s/GB", "times floor", "at most"], _collect()),
-        growth=grid(head, growth),
+        growth=f"{promise}\n\n{grid(head, growth)}",
         imports=grid(["handler", "imports, ms", "services, ms"], _imports()),
     )
 
@@ -212,7 +163,7 @@ def main() -> None:
         os.environ |= allocator  # Read when a process starts.
         os.execv(sys.executable, [sys.executable, "-m", "bench"])  # noqa: S606 - this again
     logger.setLevel("WARNING")
-    README.write_text(readme())
+    measure()
     for page in (cost_page, both_ways, small_jobs):
         page.main()
 

@@ -36,7 +36,6 @@ SEEDS = range(1, 5)
 SECRET, ALARM, METRIC = 0.40, 0.10, 0.30
 """Dollars a month for each; an account has 10 alarms for free."""
 
-PRICES_OF = "us-east-1, arm64, November 2026"
 PRICES = {
     "DynamoDB write units": 0.625e-6,
     "DynamoDB read units": 0.125e-6,
@@ -50,7 +49,7 @@ PRICES = {
     "disk GB-s": 0.0309e-6,
     "log bytes": 0.5e-9,
 }
-"""Dollars for one of each."""
+"""Dollars for one of each: list prices of us-east-1, arm64, November 2026."""
 POLLERS, RECEIVES_A_MINUTE = 5, 3
 """Pollers that Lambda runs for each queue of a function.
 

@@ -8,16 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.cost import (
-    COLD_SECONDS,
     EVENTS,
-    IDLE_TICKS,
     JOBS,
     MILLION,
     POLLERS,
     PRICES,
-    PRICES_OF,
     RECEIVES_A_MINUTE,
-    SEEDS,
     Bill,
     idle_rows,
     memories,
@@ -25,8 +21,8 @@ from bench.cost import (
     of_tick,
     polled_queues,
 )
-from bench.meter import API_WAITS, CALL_CPU, TLS_CPU, WAITS, computing
-from bench.timing import grid, written_by
+from bench.meter import API_WAITS, WAITS, computing
+from bench.timing import grid, write_page
 from dropbatch.core.plan import FIRST_BATCH_RECORDS
 from local.template import default
 
@@ -34,58 +30,6 @@ ROOT = Path(__file__).parents[1]
 WRITTEN, LIMITS, README = ROOT / "bench/cost.md", ROOT / "docs/limits.md", ROOT / "README.md"
 Bills = dict[int, tuple[Bill, Bill]]
 """By records of the job: with polls alone, and with completion events."""
-
-_TEXT = """\
-# What Dropbatch costs on AWS
-
-{written}
-Both functions run in a simulated world at the
-template's defaults, on a model that is new, on a stack that was idle. Answers come after a minute
-(median), as vectors of 384 numbers; records have 1 KB. Each figure is the mean of {seeds} worlds.
-In jobs of 100,000 records and more, one record stands for {scale}, and the sizes by which the
-functions divide their work are as much smaller. Prices are the list prices of {prices}; X-Ray
-traces are billed in addition.
-
-## A million records
-
-In {batches} batches: {first} records at first, up to {most:,} later. With polls alone such a job
-took {minutes:.0f} minutes. *Events*: with completion events, without Cloudflare's bill for them.
-
-{million}
-
-## Storage
-
-What the same job keeps, its upload and its results excepted. A GB is 10^9 bytes.
-
-{storage}
-
-## Whole jobs
-
-With storage, clean-up, and the ticks while the job runs.
-
-{jobs}
-
-## An idle stack
-
-A month of one run per minute that finds nothing to do, counted on {ticks} such runs. Lambda's
-pollers ask each of the {queues} queues {receives} times a minute; an account's first million
-requests a month are free. CloudWatch bills the stack's own metrics ($0.30 each) only for hours in
-which they have values. `Dashboard=yes` adds $3.00.
-
-{idle}
-
-## Billed Lambda time
-
-Calls are assumed to take: DynamoDB {dynamodb:.0f} ms; S3 {s3:.0f} ms to the first byte and 80 MB
-a second; SQS {sqs:.0f} ms; a write half as long again; Workers AI {submit:.1f} s for a submit,
-{pending:.1f} s for a poll of a pending batch, {finished:.1f} s for a poll with an answer.
-{call_cpu:.0f} ms for TLS is added to each, and {tls_cpu:.1f} ms of processor time for each MB
-that is moved; the start of a process is {cold:.1f} s. Processor time was measured on moto, for a
-call and for a record. With less memory, computing takes longer and waiting costs less. For a
-million records:
-
-{lambdas}
-"""
 
 
 def _million_rows(polls: Bill, events: Bill) -> list[list[str]]:
@@ -123,37 +67,33 @@ def _lambda_rows(bill: Bill) -> Iterator[list[str]]:
         yield [name, f"{memory:,} MB", *(f"{one:.0f} s" for one in seconds)]
 
 
-def report(both: Bills, idle: list[tuple[str, str, float]]) -> str:
+def write(both: Bills, idle: list[tuple[str, str, float]]) -> None:
+    """Write the tables of the page."""
     million, with_events = both[MILLION]
+    most = int(default("MaxRequestsPerBatch"))
+    sizes = f"{FIRST_BATCH_RECORDS} records at first, up to {most:,} later"
+    took = f"With polls alone such a job took {million.seconds / 60:.0f} minutes."
+    ways = ["price of a million", "polls alone", "dollars", "events", "dollars"]
     stored = [
         [name, f"{gb:.4f}", f"{hours:,.0f} h", f"{cost:.5f}"]
         for name, gb, hours, cost in million.storage()
     ]
-    ways = ["polls alone", "dollars", "events", "dollars"]
     jobs = ["records", "batches", "calls of the API", "dollars", "with events: calls", "dollars"]
+    receives = f"{POLLERS * RECEIVES_A_MINUTE} times a minute"
+    asked = f"Lambda's pollers ask each of the {polled_queues()} queues {receives}."
+    months = grid(["a month", "count", "dollars"], list(_idle_rows(idle)))
+    assumed = [[name, f"{wait * 1e3:,.0f} ms"] for name, wait in (WAITS | API_WAITS).items()]
     times = ["function", "memory", "waiting", "computing on a whole processor", "billed"]
-    return _TEXT.format(
-        written=written_by("python -m bench.cost_page"),
-        seeds=len(SEEDS),
-        scale=JOBS[MILLION],
-        prices=PRICES_OF,
-        batches=million.batches,
-        first=FIRST_BATCH_RECORDS,
-        most=int(default("MaxRequestsPerBatch")),
-        minutes=million.seconds / 60,
-        million=grid(["", "price of a million", *ways], _million_rows(million, with_events)),
+    table = grid(["", *ways], _million_rows(million, with_events))
+    write_page(
+        WRITTEN,
+        "python -m bench.cost_page",
+        million=f"In {million.batches} batches: {sizes}. {took}\n\n{table}",
         storage=grid(["", "GB", "kept for", "dollars"], stored),
         jobs=grid(jobs, list(_job_rows(both))),
-        ticks=IDLE_TICKS,
-        queues=polled_queues(),
-        receives=POLLERS * RECEIVES_A_MINUTE,
-        idle=grid(["a month", "count", "dollars"], list(_idle_rows(idle))),
-        cold=COLD_SECONDS,
+        idle=f"{asked}\n\n{months}",
+        assumed=grid(["a call of", "takes"], assumed),
         lambdas=grid(times, list(_lambda_rows(million))),
-        call_cpu=CALL_CPU * 1e3,
-        tls_cpu=TLS_CPU * 1e9,
-        **{name: wait * 1e3 for name, wait in WAITS.items()},
-        **API_WAITS,
     )
 
 
@@ -190,7 +130,7 @@ def main() -> None:
     taken = computing()
     both = {records: (of_job(records, taken), of_job(records, taken, EVENTS)) for records in JOBS}
     idle = idle_rows(*of_tick(taken))
-    WRITTEN.write_text(report(both, idle))
+    write(both, idle)
     tell(both, sum(cost for *_, cost in idle))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from bench.billed import Found, as_slow_as_aws, billed
 from bench.cost import COLD_SECONDS, PRICES, memory_of, share_of
 from bench.meter import API_WAITS, FUNCTIONS, behaviour_of
-from bench.timing import grid, written_by
+from bench.timing import grid, write_page
 from local.aws import LOCAL_ACCOUNT
 from simulation import Awkward
 from tests.simulation.cloudflare.events import Events
@@ -38,7 +38,6 @@ WARMING, JOBS, GAP, SEEDS = 8, 100, 97.0, range(40)
 AN_HOUR, SAMPLE = 1_000, 200
 """Jobs an hour whose cost is counted, and how many of them are run."""
 POLLS, EVENTS = Events(is_on=False), Events()
-MARK = "<!-- figures -->\n\n"
 Rows = list[tuple[float, int]]
 """Seconds without the API's own, and calls of the API."""
 Requests = list[dict[str, Any]]
@@ -173,14 +172,12 @@ def _rows() -> Iterator[list[str]]:
 def main() -> None:
     head = ["API", "job", "95 %", "calls", "script", "95 %", "calls", "idle", "95 %", "calls"]
     (polls, calls), (told, told_calls) = an_hour(POLLS), an_hour(EVENTS)
-    prose, mark, _ = WRITTEN.read_text().partition(MARK)
     cost = (
         f"A job of {AN_HOUR:,} an hour, answered after {LATENCIES[1]:.0f} s, is billed ${polls:.6f}"
         f" and makes {calls:.1f} calls; with events ${told:.6f} and {told_calls:.1f}."
     )
-    written = written_by("python -m bench.small_jobs")
-    text = "\n\n".join([prose + mark + written, grid(head, list(_rows())), cost]) + "\n"
-    WRITTEN.write_text(text)
+    figures = f"{grid(head, list(_rows()))}\n\n{cost}"
+    write_page(WRITTEN, "python -m bench.small_jobs", figures=figures)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,16 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rows])
 
 
+def write_page(page: Path, command: str, **made: str) -> None:
+    """Write what a command has made of a page anew, between its markers; its prose stays."""
+    text = page.read_text("utf-8")
+    for name, content in {"written": written_by(command), **made}.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n{content}\n\n{end}{rest.partition(end)[2]}"
+    page.write_text(text, "utf-8")
+
+
 def machine() -> str:
     info = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
