@@ -1,7 +1,4 @@
-"""The template's table and a bucket on moto.
-
-For what is between a single module and the whole path.
-"""
+"""The template's table and a bucket on moto: between a single module and the whole path."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -27,10 +24,7 @@ def _limits_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[Any]:
-    """DynamoDB with the template's table and an empty bucket.
-
-    For tests of the ledger and the store alone.
-    """
+    """DynamoDB with the template's table and an empty bucket."""
     with mock_aws(), pytest.MonkeyPatch.context() as patch:
         sign_in(patch)
         make_table("table")

@@ -1,7 +1,4 @@
-"""Defects: each condition of the code broken in turn, without a change of any file.
-
-And why one is not noticed.
-"""
+"""Defects: each condition of the code broken, without a change of a file; why one survives."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How many examples a property test tries.
-
-All of them in `make test`, some of them in `make check`.
-"""
+"""How many examples a property test tries: all in `make test`, some in `make check`."""
 
 from hypothesis import settings
 

@@ -1,7 +1,4 @@
-"""The modules in the Lambda artifact.
-
-Both functions, what they share, and the library's core (`tools/pack.py`).
-"""
+"""The modules in the Lambda artifact: both functions, `shared`, and the library's core."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Programs in processes of their own.
-
-`dropbatch` without this machine's settings, and one in a pseudo-terminal.
-"""
+"""Programs in processes of their own: `dropbatch`, and one in a pseudo-terminal."""
 
 from __future__ import annotations
 

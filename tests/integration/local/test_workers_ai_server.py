@@ -1,7 +1,4 @@
-"""The local Workers AI as a program on a real socket.
-
-It starts, answers, breaks connections for real, and stops.
-"""
+"""The local Workers AI on a real socket: it starts, answers, breaks connections, and stops."""
 
 import signal
 import subprocess

@@ -112,10 +112,7 @@ def test_pieces_are_batches_of_their_own(splitting):
             one.records.end,
         )
         for one in pieces
-    ] == [
-        (f"{NUMBER}.0", 7, 3, 2, None),
-        (f"{NUMBER}.1", 10, 2, 2, ENDS),
-    ]
+    ] == [(f"{NUMBER}.0", 7, 3, 2, None), (f"{NUMBER}.1", 10, 2, 2, ENDS)]
     for piece in pieces:
         assert (piece.state, piece.work, piece.cause) == (BatchState.READY, DueKind.SUBMIT, "")
         assert piece.records.suspected == BATCH.cause
@@ -160,7 +157,6 @@ def test_batch_with_piece_does_not_end_too(splitting):
 
 
 # ── deciding ──────────────────────────────────────────────────────────────────────────────────────
-
 UNDECIDED = replace(BATCH, pieces=0)
 ALONE = replace(
     BATCH,
@@ -205,22 +201,13 @@ DECIDED = {
     "64 failed alone, with another code": (alone(64, "3030"), "divided"),
     "64 failed alone, one accepted": ([*alone(64), piece("00000999.0", **TAKEN)], "divided"),
     "64 failed alone, one answered": ([*alone(64), piece("00000999.0", **DONE_WELL)], "divided"),
-    "98 pieces in vain": (
-        [piece("00000900", state=BatchState.DIVIDED, pieces=98)],
-        "rest refused",
-    ),
+    "98 pieces in vain": ([piece("00000900", state=BatchState.DIVIDED, pieces=98)], "rest refused"),
     "98 pieces, one accepted": (
-        [
-            piece("00000900", state=BatchState.DIVIDED, pieces=98),
-            piece("00000900.0", **TAKEN),
-        ],
+        [piece("00000900", state=BatchState.DIVIDED, pieces=98), piece("00000900.0", **TAKEN)],
         "divided",
     ),
     "2,000 pieces": (
-        [
-            piece("00000900", state=BatchState.DIVIDED, pieces=1_999),
-            piece("00000900.0", **TAKEN),
-        ],
+        [piece("00000900", state=BatchState.DIVIDED, pieces=1_999), piece("00000900.0", **TAKEN)],
         "ended",
     ),
     "a smaller one waits": ([piece(f"{NUMBER}.0")], "waits"),

@@ -112,7 +112,6 @@ def test_no_answer_is_never_believed(polled, reply):
 
 
 # ── ids that are not known ────────────────────────────────────────────────────────────────────────
-
 LONG_UNKNOWN = Doubt(Kind.UNKNOWN_ID, T - LONG_DOUBT_SECONDS, 4)
 
 
@@ -159,8 +158,6 @@ def test_answer_that_comes_after_the_poll_proves_nothing(polled):
 
 
 # ── a failure of several ──────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("at", "kind", "shared"),
     [(T - 10, "failed 3030", True), (T - 90, "failed 3030", False), (T - 10, "failed 5001", False)],
@@ -214,8 +211,6 @@ def test_single_record_that_fails_ends(polled):
 
 
 # ── how often it is submitted ─────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(("given_up", "unknowable"), [(2, 0), (1, 1), (0, 2)])
 def test_third_submit_is_the_last(polled, given_up, unknowable):
     one = polled(

@@ -34,8 +34,6 @@ from tests.support.doubles.ledger_items import BATCH, JOB, REASON, T
 from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, INCOMPLETE, NEXT_POLL, RUNNING
 
 # ── one poll of one batch ─────────────────────────────────────────────────────────────────────────
-
-
 DAY = 86_400
 OTHER = ErrorDetail("expired", "another reason")
 AT_ONCE = Submission("", 1, ACCEPTED)
@@ -50,8 +48,6 @@ PENDING = Pending("running")
 
 
 # ── without a call ────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("batch", "job", "needs"),
     [
@@ -159,15 +155,7 @@ def test_batch_of_finished_job_ends_without_call(polled, job, ending):
 
 
 # ── after claims without progress ─────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("batch", "ending"),
-    [
-        ({}, POLL_FAILED),
-        ({"isolating": REASON}, REASON),
-    ],
-)
+@pytest.mark.parametrize(("batch", "ending"), [({}, POLL_FAILED), ({"isolating": REASON}, REASON)])
 def test_last_claim_ends_batch_with_known_reason(polled, batch, ending):
     one = polled(claims=MAX_CLAIMS, **batch)
 
@@ -199,8 +187,6 @@ def test_batch_that_could_never_be_split_is_to_end(polled):
 
 
 # ── answers ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_answer_is_stored_under_ordinal_of_poll(polled):
     one = polled(**AGAIN, polls=2, polls_settled=2)
 
@@ -282,8 +268,6 @@ def test_known_duration_is_remembered(polled, batch, took):
 
 
 # ── pending ───────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(("reply", "status"), [(PENDING, "running"), (Accepted("id"), "queued")])
 def test_pending_reply_resets_counts(polled, reply, status):
     one = polled(claims=3, polls=1, calls_fail_since=T - 50)
@@ -309,8 +293,7 @@ def test_pending_reply_resets_counts(polled, reply, status):
 def test_pending_batch_is_polled_by_its_deadline(polled, pending_for, deadline, due_in):
     """The next poll is no later than the batch's or its job's deadline."""
     one = polled(
-        {"deadline_at": deadline and T + deadline},
-        submission=Submission("id", 1, T - pending_for),
+        {"deadline_at": deadline and T + deadline}, submission=Submission("id", 1, T - pending_for)
     )
 
     assert not one.polled(PENDING)
@@ -342,8 +325,6 @@ def test_how_long_pending_batch_has_waited_is_metric(polled, monkeypatch):
 
 
 # ── after an event ────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(("since", "due_in"), [(0, 2), (2, 3), (5, 10), (15, 100)])
 def test_unconfirmed_event_is_polled_for_soon(polled, since, due_in):
     """After 2, 5 and 15 seconds; then as without it."""
@@ -369,8 +350,6 @@ def test_event_during_a_poll_makes_batch_due(polled, monkeypatch):
 
 
 # ── A batch some of whose items are beside `running`: it waits ────────────────────────────────────
-
-
 PARTIAL = replace(INCOMPLETE, unfinished=True, status="running")
 STORED = b'{"status":"running",' + bytes(INCOMPLETE.body)[1:]
 
@@ -443,8 +422,6 @@ def test_function_that_dies_after_it_noted_the_part_is_followed(late, monkeypatc
 
 
 # ── due items on moto: one that DynamoDB does not hand out delays no other ────────────────────────
-
-
 GOOD, BAD = replace(JOB, job_id="good"), replace(JOB, job_id="bad")
 
 

@@ -1,7 +1,4 @@
-"""Jobs of very many batches, on simulated AWS: the same work for each in a job of any size.
-
-Whoever dies wherever. `tests/journeys/results/test_visit_job.py` has the path on moto.
-"""
+"""Jobs of very many batches, on simulated AWS: the same work for each, whoever dies wherever."""
 
 import hashlib
 import json

@@ -1,7 +1,4 @@
-"""When a job is visited, what a visit that does not end it takes in and writes.
-
-And when the next one is.
-"""
+"""When a job is visited, what a visit takes in and writes, and when the next one is."""
 
 from dataclasses import replace
 
@@ -12,11 +9,7 @@ from dropbatch.core import names
 from dropbatch.core.names import JobState
 from functions.poll import files as result_files
 from functions.poll.files import STEP_SECONDS
-from functions.poll.visit import (
-    MIN_ANSWERED_RECORDS,
-    MIN_VISIT_SECONDS,
-    VISIT_LEASE_SECONDS,
-)
+from functions.poll.visit import MIN_ANSWERED_RECORDS, MIN_VISIT_SECONDS, VISIT_LEASE_SECONDS
 from shared.errors import InvariantError, StorageError
 from shared.models import (
     CANCEL,
@@ -49,8 +42,6 @@ def was_visited(job):
 
 
 # ── whether it is visited ─────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("state", [None, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED])
 def test_missing_or_finished_job_needs_no_visit(visited, state):
     if state:
@@ -135,8 +126,6 @@ def test_job_with_possible_step_is_visited(visited, short_steps, records, is_vis
 
 
 # ── the lease ─────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("claims", "remaining", "seconds"),
     [(0, 60, 70), (0, VISIT_LEASE_SECONDS, VISIT_LEASE_SECONDS), (CLAIMS_BEFORE_ALARM, 60, 3_600)],
@@ -193,8 +182,6 @@ def test_job_is_given_up_at_last_claim(visited, claims, total, state):
 
 
 # ── what it takes in ──────────────────────────────────────────────────────────────────────────────
-
-
 def test_visit_carries_out_command_for_job(visited):
     visited.hold(None)
     visited.store.put(names.job_control(visited.job_id), b"cancel")
@@ -279,7 +266,6 @@ def test_batches_of_other_records_break_law(visited, total):
 
 
 # ── why nothing more is submitted ─────────────────────────────────────────────────────────────────
-
 FEW = MIN_ANSWERED_RECORDS
 CANCELLED = JobControl(cancelled=CANCEL)
 
@@ -324,8 +310,6 @@ def test_job_that_failed_is_not_failed_again(visited):
 
 
 # ── its status, and the next visit ────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("before", "total", "fraction"),
     [(0.5, 4, 0.5), (0.1, 4, 0.25), (0.0, 3, 0.3333), (0.7, None, 0.7), (0.7, 0, 0.7)],

@@ -1,7 +1,4 @@
-"""How a visit ends a job.
-
-Its files and its manifest as far as time allows, and a job that could not be finished.
-"""
+"""How a visit ends a job: as far as time allows, and one that could not be finished."""
 
 import msgspec
 import pytest
@@ -46,8 +43,6 @@ def loses_lease(visited, monkeypatch, name):
 
 
 # ── what is written ───────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("batches", "files"),
     [
@@ -142,8 +137,6 @@ def test_job_with_wrong_line_count_does_not_end(visited, changes):
 
 
 # ── when the time is not enough, or another run takes the job ─────────────────────────────────────
-
-
 @pytest.mark.parametrize("remaining", [STEP_SECONDS, STEP_SECONDS - 0.1])
 def test_last_step_is_made_if_there_is_time_for_one(visited, remaining):
     visited.hold((1, 0), total=1)
@@ -195,10 +188,7 @@ def test_run_that_loses_its_lease_writes_no_manifest(visited, monkeypatch, name)
 
 
 def test_smaller_segment_of_earlier_run_counts(visited, monkeypatch):
-    """The earlier run died after it had written the segment.
-
-    And the last batch was not final then.
-    """
+    """The earlier run died after it had written the segment; the last batch was not final then."""
     monkeypatch.setattr(result_files, "SEGMENT_BYTES", len(LINE))
     visited.hold((1, 0), (1, 0), (1, 0), total=3)
     ledger = visited.ledger
@@ -225,8 +215,6 @@ def test_smaller_segment_of_earlier_run_counts(visited, monkeypatch):
 
 
 # ── a job that could not be finished for days ─────────────────────────────────────────────────────
-
-
 def stuck(visited, *batches, **changes) -> Job:
     return visited.hold(
         *batches, **{"total": 9, "claims": MAX_CLAIMS, "status": Status(at=T), **changes}

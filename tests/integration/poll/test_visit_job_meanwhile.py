@@ -1,7 +1,4 @@
-"""Visits while others work on the job.
-
-Split reads its upload, a sweep goes on, another run holds it or fails it.
-"""
+"""Visits while others read the job's upload, sweep it, hold it or fail it."""
 
 from dataclasses import replace
 
@@ -23,8 +20,6 @@ READ = {"state": JobState.SPLITTING, "lease_until": T + 45, "due_at": T + 45}
 
 
 # ── while its upload is read ──────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("told", "error", "is_told"),
     [
@@ -83,13 +78,8 @@ def test_job_being_read_fails_once(visited, monkeypatch, error):
 
 
 # ── while others work on it ───────────────────────────────────────────────────────────────────────
-
-
 def test_visit_says_that_another_run_holds_job(visited):
-    """Even if there is nothing new to see.
-
-    That run may not have seen the batch that was finished last.
-    """
+    """That run may not have seen the batch that was finished last."""
     visited.hold((1, 0), None, lease_until=T + 1, due_at=T + 1, status=Status(at=T))
 
     assert visited.visit() is False
@@ -118,8 +108,6 @@ def test_job_that_another_run_failed_goes_on(visited, monkeypatch):
 
 
 # ── when the next one is ──────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("deadline", "due_at", "work"),
     [(T + 9, T + 9, "v2#job"), (T + 10, T + 10, "v2#job"), (T + 11, T + 10, "v2#routine")],

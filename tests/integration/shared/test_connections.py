@@ -1,7 +1,4 @@
-"""The client of the API against servers that misbehave below HTTP.
-
-On sockets of this machine, without moto.
-"""
+"""The client of the API against servers that misbehave below HTTP, on real sockets."""
 
 import contextlib
 import datetime as dt
@@ -91,10 +88,7 @@ def submit(api, seconds=FAR):
 
 
 def test_submit_never_reuses_old_connection(serving):
-    """As after Lambda has frozen the process.
-
-    The first call's connection is still open here, and gone over there.
-    """
+    """After Lambda froze the process, the connection is still open here, and gone over there."""
 
     def serve_once_then_drop(server, connection):
         if server.read_request(connection):

@@ -1,10 +1,4 @@
-"""AWS services that accept a connection and never answer, after the API has accepted a batch.
-
-And busy ones.
-
-With the functions' own clients, whose waits are cut to tenths of a second, on sockets of this
-machine.
-"""
+"""AWS services that are busy or never answer, after the API has accepted a batch."""
 
 import dataclasses
 import socket
@@ -77,10 +71,7 @@ class Kept:
 
 @pytest.fixture
 def begin(black_hole, monkeypatch):
-    """Gives the functions' own services, with each AWS service at the black hole.
-
-    Another store if wanted.
-    """
+    """The functions' own services, with short waits, and each AWS service a black hole."""
     for name, value in {
         **default_variables(),
         "AWS_ACCESS_KEY_ID": "test",
@@ -189,10 +180,7 @@ BUSY = {
 
 
 def answer_from(client, answers):
-    """Have each call of a client answered by the next of these pairs of status and body.
-
-    The number of calls.
-    """
+    """Answer each call of a client by the next of these; return the calls."""
     made = []
 
     def answer(request, **_):

@@ -168,8 +168,6 @@ def test_death_at_any_call_creates_same_batches(split, monkeypatch, mode):
 
 
 # ── turns ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("state", [JobState.IN_PROGRESS, JobState.FINALIZING, JobState.COMPLETED])
 def test_upload_that_has_been_read_is_not_read_again(split, state):
     job = split(state=state)
@@ -285,8 +283,6 @@ def test_content_without_batch_is_read_to_limit(monkeypatch, packing, code):
 
 
 # ── what a turn renews and reports ────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(("takes", "renewals"), [(5.0, 10), (4.9, 5), (0.0, 1)])
 def test_lease_is_renewed_every_five_seconds_from_the_first_batch_on(split, takes, renewals):
     job, renewed = split(slow=takes, claims=2), []
@@ -354,8 +350,6 @@ def test_lease_is_given_back_if_turn_cannot_end(split):
 
 
 # ── how reading ends ──────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("changes", "end"),
     [
@@ -450,8 +444,6 @@ def test_last_batch_without_end_breaks_law(split, monkeypatch):
 
 
 # ── objects ───────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("begin", "end", "sizes"),
     [(1, 4, [1, 3, 1, 1, 2, 2, 2, 2, 4, 4, 1]), (0, 2, SIZES), (2, 5, SIZES)],

@@ -1,7 +1,4 @@
-"""Which batch is submitted, and with what; which one waits, and until when; which one ends unsent.
-
-What the reply to a submit leads to: test_submit_outcomes.py.
-"""
+"""Which batch is submitted, and with what; which one waits, and how long; which ends unsent."""
 
 from dataclasses import replace
 
@@ -44,8 +41,6 @@ def begin(table, monkeypatch):
 
 
 # ── what is sent ──────────────────────────────────────────────────────────────────────────────────
-
-
 def test_batch_is_sent_under_outlasting_lease(begin):
     at = begin(replace(DUE, attempt=4, claims=2))
 
@@ -65,10 +60,7 @@ def test_batch_is_sent_under_outlasting_lease(begin):
 
 
 def test_two_with_one_deadline_have_leases_of_their_own(begin, monkeypatch):
-    """One whose claim's answer was lost undoes the claim under this lease.
-
-    And must not find the other's.
-    """
+    """Whose claim's answer was lost undoes the claim of this lease, and must not find another's."""
     fences = []
     for own in (0.25, -0.25):
         at = begin()
@@ -166,8 +158,6 @@ def test_first_poll_is_not_after_deadline(begin, monkeypatch, left, reading, wai
 
 
 # ── what is left alone ────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("gone", ["job_item", "item"])
 def test_message_for_what_is_not_there_is_ignored(begin, gone, caplog):
     at = begin()
@@ -202,8 +192,6 @@ def test_batch_not_waiting_for_submit_is_left_alone(begin, batch):
 
 
 # ── what ends unsent ──────────────────────────────────────────────────────────────────────────────
-
-
 STOPPED = "Not sent, because the job was stopped: "
 OLD = replace(DUE, created_at=T - MAX_SECONDS_TO_ACCEPTANCE)
 
@@ -260,8 +248,6 @@ def test_batch_ends_unsent_for_own_or_job_reason(begin, job, batch, ending):
 
 
 # ── what waits ────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("batch", "deadline", "changes"),
     [
@@ -310,10 +296,7 @@ def probe(reason, step=15.0):
 
 @pytest.mark.parametrize(("step", "wait"), [(15.0, 30.0), (149.0, 298.0)])
 def test_silent_api_gets_no_submits(begin, step, wait):
-    """While even the free call gets no answer, nothing is sent.
-
-    And it is tried less and less often.
-    """
+    """Nothing is sent while even the free call gets no answer; it is tried ever less often."""
     at = begin()
     at.permit, at.token = probe(PauseReason.OUTAGE, step), TokenState.UNKNOWN
 

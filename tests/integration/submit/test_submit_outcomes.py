@@ -1,10 +1,4 @@
-"""What the reply to a submit leads to, for the batch, for its job and for later calls.
-
-And what a dead submit left.
-
-Which batch is submitted at all: test_submit_batch.py. Ambiguous outcomes:
-test_uncertain_submits.py.
-"""
+"""What the reply to a submit leads to, for batch, job and later calls; what a dead one left."""
 
 import math
 from dataclasses import replace
@@ -42,8 +36,6 @@ def begin(table, monkeypatch):
 
 
 # ── accepted ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_accepted_batch_is_polled(begin):
     batch = replace(DUE, refusals=3, calls_fail_since=T - 60)
     at = begin(batch)
@@ -71,11 +63,7 @@ def test_immediate_answer_is_collected_in_same_call(begin):
 @pytest.mark.parametrize("reply", [Accepted("id"), Failed(5006, "")])
 def test_answered_probe_lifts_pause(begin, reply):
     """It lifts what it probed and clears a lasting error."""
-    at = begin(
-        replace(DUE, calls_fail_since=T - 60),
-        reply,
-        wait=Wait(T + 9, "submits_fail"),
-    )
+    at = begin(replace(DUE, calls_fail_since=T - 60), reply, wait=Wait(T + 9, "submits_fail"))
     at.permit = PERMIT
 
     at.run()
@@ -143,8 +131,6 @@ def test_late_acceptance_leaves_only_receipt(begin, monkeypatch):
 
 
 # ── rejected ──────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("reply", "batch", "budget_call", "changes"),
     [
@@ -331,10 +317,7 @@ def test_rejected_probe_may_end_pause(begin, reason, status, code, is_over):
     ],
 )
 def test_outage_goes_on_if_its_probe_is_answered_like_a_lost_one(begin, reply, times):
-    """Whatever the code blames.
-
-    Each such answer makes the next probe later, or probes would go on at short times.
-    """
+    """Whatever the code blames: each such answer makes the next probe later."""
     at = begin(reply=reply)
     at.permit = Permit(Pause(OUTAGE, "nonce", T - 60, T, 15.0))
 
@@ -347,8 +330,6 @@ def test_outage_goes_on_if_its_probe_is_answered_like_a_lost_one(begin, reply, t
 
 
 # ── what a dead submit left ───────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(("fence", "is_settled"), [(T - 1, True), (T, True), (T + 1, False)])
 def test_submit_counts_as_dead_once_its_lease_is_over(begin, fence, is_settled):
     at = begin(replace(DIED, fence=fence))

@@ -259,7 +259,7 @@ _OF_TEXTS: dict[str, Callable[[Any, Any], Any]] = {
     "Fn::Select": lambda index, parts: parts[int(index)],
     "Fn::Split": lambda between, text: text.split(between),
     "Fn::Sub": lambda text, own: {
-        "Fn::Sub": re.sub(r"\$\{(\w+)\}", lambda match: own.get(match[1], match[0]), text),
+        "Fn::Sub": re.sub(r"\$\{(\w+)\}", lambda match: own.get(match[1], match[0]), text)
     },
 }
 

@@ -1,7 +1,4 @@
-"""The resources of `template.yaml` on moto: queues, table, bucket, events, secrets.
-
-And the roles that use them.
-"""
+"""The resources of `template.yaml` on moto, and the roles that use them."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -71,10 +68,7 @@ def stubbed(service: str) -> Iterator[Stubber]:
 
 
 def limit_s3(patch: pytest.MonkeyPatch) -> None:
-    """Let S3 reject what is beyond limits that moto does not know.
-
-    moto itself rejects pieces below 5 MiB when a multipart upload is completed.
-    """
+    """Let S3 reject what is beyond limits that moto does not know."""
     real = BaseClient._make_api_call  # type: ignore[attr-defined] # Private.
 
     def call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:

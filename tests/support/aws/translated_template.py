@@ -1,7 +1,4 @@
-"""`template.yaml` as CloudFormation receives it, translated offline.
-
-And what its roles and policies allow.
-"""
+"""`template.yaml` as CloudFormation receives it, and what its roles and policies allow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Items of jobs and batches as the table holds them.
-
-An attribute that has its default is left out.
-"""
+"""Items of jobs and batches as the table holds them: without attributes of default value."""
 
 from __future__ import annotations
 

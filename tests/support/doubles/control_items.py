@@ -6,13 +6,7 @@ from typing import Any
 
 from shared.aws.attribute_values import attribute, attributes, plain
 from shared.aws.dynamodb import ConditionFailedError
-from shared.pacing.breaker import (
-    Controls,
-    Pause,
-    PauseReason,
-    Rate,
-    StackControl,
-)
+from shared.pacing.breaker import Controls, Pause, PauseReason, Rate, StackControl
 from shared.pacing.budget import Budget
 
 NOW = 1_795_253_400.0

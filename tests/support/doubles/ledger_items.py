@@ -1,7 +1,4 @@
-"""A ledger of one item on moto.
-
-And the job and the batches with which tests of the ledger begin.
-"""
+"""A ledger of one item on moto, and the job and the batches with which tests begin."""
 
 from __future__ import annotations
 

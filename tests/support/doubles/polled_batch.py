@@ -1,7 +1,4 @@
-"""One batch of two records that the API has accepted, on moto at a fixed time.
-
-A test chooses what the API answers.
-"""
+"""One batch of two records on moto, accepted; a test chooses what the API answers."""
 
 from __future__ import annotations
 
@@ -121,18 +118,7 @@ class PolledBatch:
         known = Known(dynamodb, "table")
         budget = Budget(dynamodb, "table", 200)
         self.services = Services(
-            *(
-                double,
-                ledger,
-                store,
-                double,
-                double,
-                budget,
-                double,
-                double,
-                double,
-                known,
-            ),
+            *(double, ledger, store, double, double, budget, double, double, double, known),
             now=lambda: T,
             sleep=lambda _: None,
         )

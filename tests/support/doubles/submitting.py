@@ -1,7 +1,4 @@
-"""One job and one batch in a ledger on moto.
-
-Everything else that the submit function calls is a plain fake.
-"""
+"""One job and one batch in a ledger on moto; all else that a submit calls is a plain fake."""
 
 from __future__ import annotations
 

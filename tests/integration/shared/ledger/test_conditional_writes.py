@@ -1,7 +1,4 @@
-"""Writes by someone who read the item before somebody else changed it.
-
-A transition gives None then and leaves the item as it is; a write that counts leaves what is there.
-"""
+"""Writes by someone who read the item before somebody else changed it: it stays as it is."""
 
 from dataclasses import replace
 
@@ -15,7 +12,6 @@ from tests.support.aws.resources import client
 from tests.support.doubles.ledger_items import BATCH, JOB, REASON, OneItem, T
 
 # ── every transition and what it must not overlook ────────────────────────────────────────────────
-
 CHANGED = {
     "state": "done",
     "attempt": 7,
@@ -123,10 +119,7 @@ INSIDE = {
 
 The item, the call, and what somebody else wrote meanwhile.
 """
-MAPS = {
-    "control": JobControl,
-    "output": ResultFileProgress,
-}
+MAPS = {"control": JobControl, "output": ResultFileProgress}
 
 
 @pytest.mark.parametrize("inside", INSIDE)
@@ -170,8 +163,6 @@ def test_lease_ends_at_its_time(table, until, is_free):
 
 
 # ── the store ─────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_what_counts_is_written_once(table):
     store = ObjectStore(client("s3"), "bucket")
 

@@ -69,10 +69,7 @@ def test_end_of_split_is_work(table):
         ({"created_at": T}, 60.0),
         ({"created_at": T - 10, "paused": 30.0}, 70.0),
         ({"created_at": T - 900, "ready_at": T - 10, "paused": 30.0}, 70.0),
-        (
-            {"created_at": T - 900, "submission": Submission("id", 1, T - 10), "paused": 30.0},
-            70.0,
-        ),
+        ({"created_at": T - 900, "submission": Submission("id", 1, T - 10), "paused": 30.0}, 70.0),
         ({"created_at": T + 90}, 0.0),
     ],
     ids=[

@@ -1,7 +1,4 @@
-"""What the ledger reads.
-
-What is due, what is open and unclaimed, and the batches of a job in their order.
-"""
+"""What the ledger reads: what is due, what is unclaimed, and a job's batches in order."""
 
 import math
 from dataclasses import replace
@@ -15,9 +12,8 @@ from shared.ledger.due import DueEntry
 from shared.models import BatchState, DueKind
 from tests.support.doubles.ledger_items import BATCH, JOB, M2M, READY, SUBMITTING, OneItem, T
 
+
 # ── what is due ───────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def five_polls(table):
     """Batches 0 to 4, due at T-2, T-1, T, T+1 and T+2."""
@@ -133,8 +129,6 @@ def test_claims_of_unreadable_item_are_read(table, claims, counted):
 
 
 # ── batches of a job ──────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def ten_batches(table):
     at = Ledger(table, "table")

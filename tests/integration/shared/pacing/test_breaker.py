@@ -1,7 +1,4 @@
-"""Pauses and waits of models on DynamoDB.
-
-Of two functions that read the same, one writes and the other leaves it.
-"""
+"""Pauses and waits of models: of two functions that read the same, one writes."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -106,10 +103,7 @@ def test_good_probe_lifts_exactly_what_it_probed(items, then, left):
     ids=["ended", "by another", "replaced", "ended, while the model waits anew"],
 )
 def test_poll_function_is_woken_by_a_pause_that_ended(items, monkeypatch, then, sent):
-    """A probe may be answered by another pause, such as a spent limit.
-
-    Then nobody may submit more than before.
-    """
+    """Another pause may answer a probe: then nobody may submit more than before."""
     put(items, then)
     woken = []
     monkeypatch.setattr(

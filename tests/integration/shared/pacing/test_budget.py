@@ -68,9 +68,7 @@ def test_submit_finds_token_in_spite_of_races(budget, monkeypatch, already):
 
 @pytest.mark.parametrize("later", [0.0, 20.0])
 def test_concurrent_functions_never_exceed_rate(budget, later, monkeypatch):
-    """Every third of them polls. Each acts on what it read some turns ago, until all are refused
-    for good.
-    """
+    """Every third polls; each acts on what it read some turns ago, until all are refused."""
     chance = random.Random(later)
     twins = [Budget(budget.client, budget.table, 200) for _ in range(12)]
     flown = int(later * 1_000 / budget.interval)

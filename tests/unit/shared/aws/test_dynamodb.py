@@ -1,7 +1,4 @@
-"""A conditional write that the SDK sent twice: does it find its own first delivery, or another's?
-
-DynamoDB itself is botocore's stub, which expects each call.
-"""
+"""A conditional write that the SDK sent twice: does it find its own delivery, or another's?"""
 
 from dataclasses import dataclass
 from decimal import Decimal
