@@ -241,24 +241,18 @@ def test_answer_of_dead_poll_needs_no_call(polled):
     assert (one.now.part.succeeded, one.doubles.asked) == (2, [])
 
 
-@pytest.mark.parametrize(
-    ("batch", "took"),
-    [
-        ({}, [(0.0, 100.0)]),
-        ({"pending": Said(T - 30, "")}, [(70.0, 100.0)]),
-        ({"pending": Said(ACCEPTED - 50, "")}, [(0.0, 100.0)]),
-        ({"partial_replies": ("key",)}, []),
-        (AGAIN, []),
-    ],
-    ids=[
-        "never pending",
-        "pending",
-        "pending before it was accepted anew",
-        "asked for again",
-        "submitted again",
-    ],
-)
-def test_known_duration_is_remembered(polled, batch, took):
+TOOK = {
+    "never pending": ({}, [(0.0, 100.0)]),
+    "pending": ({"pending": Said(T - 30, "")}, [(70.0, 100.0)]),
+    "pending before it was accepted anew": ({"pending": Said(ACCEPTED - 50, "")}, [(0.0, 100.0)]),
+    "asked for again": ({"partial_replies": ("key",)}, []),
+    "submitted again": (AGAIN, []),
+}
+
+
+@pytest.mark.parametrize("name", TOOK)
+def test_known_duration_is_remembered(polled, name):
+    batch, took = TOOK[name]
     one = polled(**batch)
     one.services.store.put_if_absent("key", RUNNING.body)
 

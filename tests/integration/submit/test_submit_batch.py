@@ -18,26 +18,12 @@ from shared.models import (
 from shared.pacing.breaker import Pause, PauseReason, Permit
 from shared.retry import MAX_CLAIMS, MAX_SECONDS_TO_ACCEPTANCE
 from shared.workers_ai.client import TokenState
-from tests.support.doubles.ledger_items import JOB, M2M, READY, REASON, SPLIT, SUBMITTING, T
-from tests.support.doubles.submitting import BODY, FIRST_ASK, Submitting
+from tests.support.doubles.ledger_items import M2M, REASON, SPLIT, SUBMITTING, T
+from tests.support.doubles.submitting import BODY, DUE, FIRST_ASK
 
-DUE = replace(READY, records=replace(READY.records, body_size=len(BODY)))
 OVER = JobControl("v", cancelled=CANCEL)
 PAUSED = JobControl("v", held_since=T - 60)
 DAY = 86_400
-
-
-@pytest.fixture
-def begin(table, monkeypatch):
-    """The submit function with a job and a batch to work on."""
-    monkeypatch.setattr("random.uniform", lambda least, most: (least + most) / 2)
-
-    def make(batch=DUE, **job):
-        at = Submitting(table)
-        at.begin_with(replace(JOB, **job), batch)
-        return at
-
-    return make
 
 
 # ── what is sent ──────────────────────────────────────────────────────────────────────────────────
@@ -193,52 +179,37 @@ def test_batch_not_waiting_for_submit_is_left_alone(begin, batch):
 
 # ── what ends unsent ──────────────────────────────────────────────────────────────────────────────
 STOPPED = "Not sent, because the job was stopped: "
-OLD = replace(DUE, created_at=T - MAX_SECONDS_TO_ACCEPTANCE)
+OLD = replace(DUE, created_at=T - MAX_SECONDS_TO_ACCEPTANCE, paused=0.0)
+OLDER = replace(OLD, created_at=OLD.created_at - 1)
+IN_VAIN = "Dropbatch could not submit this batch; see the submit function's log."
+NOT_TAKEN = "Workers AI did not accept this request within 7 days."
+TOLD = ErrorDetail("rejected", f"{STOPPED}the reason", "key")
+UNSENT = {
+    "the job's error": ({"error": replace(REASON, said="key")}, DUE, TOLD),
+    "the job is too old": (
+        {"error": TOO_OLD_CODE},
+        DUE,
+        ErrorDetail("expired", STOPPED + TOO_OLD_CODE.message),
+    ),
+    "its deadline": ({"deadline_at": T}, DUE, PAST_DEADLINE),
+    "before its deadline": ({"deadline_at": T + 1}, DUE, None),
+    "cancelled": ({"control": OVER}, DUE, CANCELLED),
+    "not cancelled": ({"control": replace(OVER, cancelled="")}, DUE, None),
+    "claimed too often": (
+        {},
+        replace(DUE, claims=MAX_CLAIMS + 1),
+        ErrorDetail("internal", IN_VAIN),
+    ),
+    "claimed often": ({}, replace(DUE, claims=MAX_CLAIMS), None),
+    "waits a week": ({}, OLD, None),
+    "waits longer": ({}, OLDER, ErrorDetail("expired", NOT_TAKEN)),
+    "paused meanwhile": ({}, replace(OLDER, paused=1.0), None),
+}
 
 
-@pytest.mark.parametrize(
-    ("job", "batch", "ending"),
-    [
-        (
-            {"error": replace(REASON, said="key")},
-            DUE,
-            ErrorDetail("rejected", f"{STOPPED}the reason", "key"),
-        ),
-        ({"error": TOO_OLD_CODE}, DUE, ErrorDetail("expired", STOPPED + TOO_OLD_CODE.message)),
-        ({"deadline_at": T}, DUE, PAST_DEADLINE),
-        ({"deadline_at": T + 1}, DUE, None),
-        ({"control": OVER}, DUE, CANCELLED),
-        ({"control": replace(OVER, cancelled="")}, DUE, None),
-        (
-            {},
-            replace(DUE, claims=MAX_CLAIMS + 1),
-            ErrorDetail(
-                "internal", "Dropbatch could not submit this batch; see the submit function's log."
-            ),
-        ),
-        ({}, replace(DUE, claims=MAX_CLAIMS), None),
-        ({}, OLD, None),
-        (
-            {},
-            replace(OLD, created_at=OLD.created_at - 1),
-            ErrorDetail("expired", "Workers AI did not accept this request within 7 days."),
-        ),
-        ({}, replace(OLD, created_at=OLD.created_at - 1, paused=1.0), None),
-    ],
-    ids=[
-        *("the job's error", "the job is too old", "its deadline", "before its deadline"),
-        *(
-            "cancelled",
-            "not cancelled",
-            "claimed too often",
-            "claimed often",
-            "waits a week",
-            "waits longer",
-        ),
-        "paused meanwhile",
-    ],
-)
-def test_batch_ends_unsent_for_own_or_job_reason(begin, job, batch, ending):
+@pytest.mark.parametrize("why", UNSENT)
+def test_batch_ends_unsent_for_own_or_job_reason(begin, why):
+    job, batch, ending = UNSENT[why]
     at = begin(batch, **job)
 
     at.run()
@@ -269,13 +240,13 @@ def test_batch_of_paused_job_is_put_off(begin, batch, deadline, changes):
 @pytest.mark.parametrize(
     ("batch", "paused", "changes"),
     [
-        (replace(DUE, paused=2.0), False, {"due_at": T + 40}),
+        (DUE, False, {"due_at": T + 40}),
         (
-            replace(DUE, created_at=T - 60, paused=2.0, claims=3),
+            replace(DUE, created_at=T - 60, claims=3),
             True,
             {"due_at": T + 40, "paused": 42.0, "claims": 0},
         ),
-        (replace(DUE, ready_at=T - 900), True, {"due_at": T + 40, "paused": 40.0}),
+        (replace(DUE, ready_at=T - 900), True, {"due_at": T + 40, "paused": 42.0}),
     ],
     ids=["for a token", "in a pause", "anew, in a pause"],
 )

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import msgspec
 import pytest
@@ -14,25 +13,15 @@ from shared.workers_ai.error_codes import FIREWALL
 from shared.workers_ai.replies import Accepted, Failed, Rejected
 from shared.workers_ai.results import Answer
 from tests.support.doubles.ledger_items import M2M, SUBMITTING, T
-from tests.support.doubles.submitting import DUE, UNKNOWN, begun, sent, told
+from tests.support.doubles.submitting import DUE, UNKNOWN, sent, told
 
 OUTAGE, TOKEN, QUOTA = PauseReason.OUTAGE, PauseReason.TOKEN_REFUSED, PauseReason.QUOTA_SPENT
 WAITS = PauseReason.MODEL_WAITS
 CREDITS, SPEND = PauseReason.CREDITS_SPENT, PauseReason.SPEND_LIMIT
-WAITS = PauseReason.MODEL_WAITS
 PERMIT = Permit(Pause(QUOTA, "nonce", T - 60, T, 60.0))
 FAILING = replace(DUE, refusals=3, calls_fail_since=T - 9)
 DIED = replace(SUBMITTING, attempt=1, fence=T, due_at=T)
 REFUSED = "Workers AI refused this request"
-
-
-@pytest.fixture
-def begin(table, monkeypatch):
-    """The submit function with a job and a batch to work on.
-
-    A time within bounds is always their middle.
-    """
-    return partial(begun, table, monkeypatch)
 
 
 # ── accepted ──────────────────────────────────────────────────────────────────────────────────────
@@ -131,47 +120,26 @@ def test_late_acceptance_leaves_only_receipt(begin, monkeypatch):
 
 
 # ── rejected ──────────────────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize(
-    ("reply", "batch", "budget_call", "changes"),
-    [
-        (told(429, 3040), DUE, ("pause", WAITS, T, "3040"), {"due_at": T + 27.5}),
-        (
-            Rejected(429, None, "", 33.0),
-            DUE,
-            ("limit_rate", T, 33.0),
-            {"due_at": T + 45, "paused": 47.0},
-        ),
-        (told(400, 3036), DUE, ("pause", QUOTA, T, "3036"), {"due_at": T + 2, "paused": 4.0}),
-        (told(401, None), DUE, ("pause", TOKEN, T, "401"), {"due_at": T + 2, "paused": 4.0}),
-        (told(402, 2021), DUE, ("pause", CREDITS, T, "2021"), {"due_at": T + 2, "paused": 4.0}),
-        (told(429, 2041), DUE, ("pause", SPEND, T, "2041"), {"due_at": T + 2, "paused": 4.0}),
-        (told(404, 424242), DUE, None, {"due_at": T + 10, "refusals": 1, "calls_fail_since": T}),
-        (
-            Rejected(410, None, ""),
-            FAILING,
-            None,
-            {"due_at": T + 80, "refusals": 4, "calls_fail_since": T - 9},
-        ),
-        (
-            Rejected(0, None, ""),
-            FAILING,
-            None,
-            {"due_at": T + 80, "refusals": 4, "calls_fail_since": T - 9},
-        ),
-    ],
-    ids=[
-        *(
-            "the model waits",
-            "all wait",
-            "the quota is spent",
-            "the token is refused",
-            "no credits",
-            "a spend limit",
-        ),
-        *("an error", "a page", "no connection"),
-    ],
-)
-def test_rejected_batch_waits_as_its_rejection_says(begin, reply, batch, budget_call, changes):
+LIFTED = {"due_at": T + 2, "paused": 4.0}
+FAILED_AGAIN = {"due_at": T + 80, "refusals": 4, "calls_fail_since": T - 9}
+FAILED_ONCE = {"due_at": T + 10, "refusals": 1, "calls_fail_since": T}
+LIMITED = {"due_at": T + 45, "paused": 47.0}
+REJECTED = {
+    "the model waits": (told(429, 3040), DUE, ("pause", WAITS, T, "3040"), {"due_at": T + 27.5}),
+    "all wait": (Rejected(429, None, "", 33.0), DUE, ("limit_rate", T, 33.0), LIMITED),
+    "the quota is spent": (told(400, 3036), DUE, ("pause", QUOTA, T, "3036"), LIFTED),
+    "the token is refused": (told(401, None), DUE, ("pause", TOKEN, T, "401"), LIFTED),
+    "no credits": (told(402, 2021), DUE, ("pause", CREDITS, T, "2021"), LIFTED),
+    "a spend limit": (told(429, 2041), DUE, ("pause", SPEND, T, "2041"), LIFTED),
+    "an error": (told(404, 424242), DUE, None, FAILED_ONCE),
+    "a page": (Rejected(410, None, ""), FAILING, None, FAILED_AGAIN),
+    "no connection": (Rejected(0, None, ""), FAILING, None, FAILED_AGAIN),
+}
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_rejected_batch_waits_as_its_rejection_says(begin, name):
+    reply, batch, budget_call, changes = REJECTED[name]
     at = begin(batch, reply)
     scope = {"limit_rate": ()}.get(budget_call and budget_call[0], (at.permit,))
     expected = budget_call and (*budget_call, *((M2M,) if WAITS in budget_call else scope))
@@ -243,28 +211,20 @@ def test_refused_content_is_isolated(begin, batch, changes):
     assert at.batch == sent(batch, work=DueKind.POLL, due_at=T, **changes)
 
 
-@pytest.mark.parametrize(
-    ("reply", "cause", "words", "said"),
-    [
-        (told(400, None, "its words"), "400", f"{REFUSED} (400)", "its words"),
-        (Rejected(413, None, "a proxy's words"), "413", f"{REFUSED} (413)", "a proxy's words"),
-        (told(424, 2016, "its words"), "2016", f"{REFUSED} (2016)", "its words"),
-        (told(403, 5006, "its words"), "5006", f"{REFUSED} (5006)", "its words"),
-        (Rejected(403, None, "a page"), "403", f"{REFUSED} (403)", FIREWALL),
-        (Failed(None, "its words"), "failed", REFUSED, "its words"),
-        (Failed(3030, "its words"), "3030", f"{REFUSED} (3030)", "its words"),
-    ],
-    ids=[
-        "by status",
-        "a proxy's",
-        "a guardrail's",
-        "by code",
-        "the firewall's",
-        "failed",
-        "failed with a code",
-    ],
-)
-def test_rejection_has_code_and_sources_message(begin, reply, cause, words, said):
+SOURCES = {
+    "by status": (told(400, None, "words"), "400", f"{REFUSED} (400)", "words"),
+    "a proxy's": (Rejected(413, None, "a proxy's"), "413", f"{REFUSED} (413)", "a proxy's"),
+    "a guardrail's": (told(424, 2016, "words"), "2016", f"{REFUSED} (2016)", "words"),
+    "by code": (told(403, 5006, "words"), "5006", f"{REFUSED} (5006)", "words"),
+    "the firewall's": (Rejected(403, None, "a page"), "403", f"{REFUSED} (403)", FIREWALL),
+    "failed": (Failed(None, "words"), "failed", REFUSED, "words"),
+    "failed with a code": (Failed(3030, "words"), "3030", f"{REFUSED} (3030)", "words"),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_rejection_has_code_and_sources_message(begin, source):
+    reply, cause, words, said = SOURCES[source]
     at = begin(reply=reply)
 
     at.run()

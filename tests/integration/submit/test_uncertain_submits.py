@@ -1,7 +1,6 @@
 """Submits that the API may have accepted although it gave no id."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
@@ -9,7 +8,7 @@ from shared.models import BatchState, DueKind
 from shared.pacing.breaker import Pause, PauseReason, Permit
 from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected
 from tests.support.doubles.ledger_items import T
-from tests.support.doubles.submitting import DUE, UNKNOWN, begun, sent, told
+from tests.support.doubles.submitting import DUE, UNKNOWN, sent, told
 
 OUTAGE = PauseReason.OUTAGE
 PERMIT = Permit(Pause(PauseReason.QUOTA_SPENT, "nonce", T - 60, T, 60.0))
@@ -30,12 +29,6 @@ POLICIES = [
     ("resubmit", 3, LAST),
     ("fail", 0, LAST),
 ]
-
-
-@pytest.fixture
-def begin(table, monkeypatch):
-    """The submit function with a job and a batch; a time within bounds is always their middle."""
-    return partial(begun, table, monkeypatch)
 
 
 @pytest.mark.parametrize("name", REPLIES)

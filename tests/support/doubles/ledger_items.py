@@ -8,7 +8,7 @@ from typing import Any
 from dropbatch.core.names import JobState
 from dropbatch.core.plan import SplitPlan
 from shared.aws.attribute_values import attribute
-from shared.ledger import Ledger
+from shared.ledger import DueEntry, Ledger
 from shared.models import Batch, BatchState, DueKind, ErrorDetail, Job, Part, Records, Upload
 
 M2M = "@cf/meta/m2m100-1.2b"
@@ -40,6 +40,11 @@ SPLIT = replace(
 SUBMITTING = replace(READY, state=BatchState.SUBMITTING)
 REASON = ErrorDetail("rejected", "the reason")
 PART = Part("part", 1, 0, 0, 0, 1, 0)
+
+
+def due_entry(held: Job | Batch) -> DueEntry:
+    """The item as the index of what is due has it."""
+    return DueEntry(held.job_id, getattr(held, "number", ""), held.due_at or 0.0)
 
 
 class OneItem:

@@ -115,10 +115,7 @@ INSIDE = {
         ResultFileProgress("00000002", 7),
     ),
 }
-"""Maps of which some members are compared.
-
-The item, the call, and what somebody else wrote meanwhile.
-"""
+"""Maps of which some members are compared: the item, the call, what else was written meanwhile."""
 MAPS = {"control": JobControl, "output": ResultFileProgress}
 
 

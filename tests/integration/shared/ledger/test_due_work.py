@@ -6,42 +6,26 @@ import pytest
 
 from dropbatch.core.names import JobState
 from shared.ledger import Ledger
-from shared.ledger.due import DueEntry
 from shared.models import DueKind, JobControl, Submission
-from tests.support.doubles.ledger_items import JOB, READY, REASON, OneItem, T
+from tests.support.doubles.ledger_items import JOB, READY, REASON, OneItem, T, due_entry
+
+MOVES_ON = {
+    "release": (lambda at, job: at.release_job(job, T + 9), "job"),
+    "finalize": (lambda at, job: at.begin_finalizing(job), "job"),
+    "bring forward": (lambda at, job: at.bring_visit_forward(job, T + 9), "job"),
+    "fail": (lambda at, job: at.fail_job(job, REASON, T), "job"),
+    "control": (lambda at, job: at.note_control(job, JobControl("v"), T + 9), "job"),
+    "note a control": (lambda at, job: at.note_control(job, JobControl("v")), "routine"),
+    "lease": (lambda at, job: at.lease_job(job, T, T + 9), "routine"),
+    "postpone": (lambda at, job: at.postpone_job(job, T + 9), "routine"),
+    "retry": (lambda at, job: at.retry_job(job, T + 9, 1), "routine"),
+}
 
 
-def due_entry(held):
-    return DueEntry(held.job_id, getattr(held, "number", ""), held.due_at)
-
-
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        (lambda at, job: at.release_job(job, T + 9), "job"),
-        (lambda at, job: at.begin_finalizing(job), "job"),
-        (lambda at, job: at.bring_visit_forward(job, T + 9), "job"),
-        (lambda at, job: at.fail_job(job, REASON, T), "job"),
-        (lambda at, job: at.note_control(job, JobControl("v"), T + 9), "job"),
-        (lambda at, job: at.note_control(job, JobControl("v")), "routine"),
-        (lambda at, job: at.lease_job(job, T, T + 9), "routine"),
-        (lambda at, job: at.postpone_job(job, T + 9), "routine"),
-        (lambda at, job: at.retry_job(job, T + 9, 1), "routine"),
-    ],
-    ids=[
-        "release",
-        "finalize",
-        "bring forward",
-        "fail",
-        "control",
-        "note a control",
-        "lease",
-        "postpone",
-        "retry",
-    ],
-)
-def test_job_that_moves_on_is_due_as_work(table, change, kind):
+@pytest.mark.parametrize("name", MOVES_ON)
+def test_job_that_moves_on_is_due_as_work(table, name):
     """A job that only waits stays what it is."""
+    change, kind = MOVES_ON[name]
     job = replace(JOB, state=JobState.IN_PROGRESS)
     item = OneItem(table, job)
     idle = item.ledger.release_job(job, T, DueKind.ROUTINE)
@@ -52,38 +36,30 @@ def test_job_that_moves_on_is_due_as_work(table, change, kind):
 
 
 def test_end_of_split_is_work(table):
-    job = JOB
-    item = OneItem(table, job)
-    item.ledger.release_job(job, T, DueKind.ROUTINE)
+    item = OneItem(table, JOB)
+    item.ledger.release_job(JOB, T, DueKind.ROUTINE)
 
-    item.ledger.end_split(job, 7, None, T)
+    item.ledger.end_split(JOB, 7, None, T)
 
     assert item.read()["work"] == {"S": "v2#job"}
 
 
-@pytest.mark.parametrize(
-    ("batch", "paused"),
-    [
-        ({"created_at": T - 900}, 60.0),
-        ({"created_at": T - 900, "paused": 7.0}, 67.0),
-        ({"created_at": T}, 60.0),
-        ({"created_at": T - 10, "paused": 30.0}, 70.0),
-        ({"created_at": T - 900, "ready_at": T - 10, "paused": 30.0}, 70.0),
-        ({"created_at": T - 900, "submission": Submission("id", 1, T - 10), "paused": 30.0}, 70.0),
-        ({"created_at": T + 90}, 0.0),
-    ],
-    ids=[
-        "once",
-        "again",
-        "anew",
-        "twice",
-        "to be submitted again",
-        "since it was accepted",
-        "before its turn",
-    ],
-)
-def test_pause_is_never_longer_than_batch_waits(table, batch, paused):
+ACCEPTED = Submission("id", 1, T - 10)
+WAITS = {
+    "once": ({"created_at": T - 900}, 60.0),
+    "again": ({"created_at": T - 900, "paused": 7.0}, 67.0),
+    "anew": ({"created_at": T}, 60.0),
+    "twice": ({"created_at": T - 10, "paused": 30.0}, 70.0),
+    "to be sent again": ({"created_at": T - 900, "ready_at": T - 10, "paused": 30.0}, 70.0),
+    "since accepted": ({"created_at": T - 900, "submission": ACCEPTED, "paused": 30.0}, 70.0),
+    "before its turn": ({"created_at": T + 90}, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_pause_is_never_longer_than_batch_waits(table, name):
     """The same wait may be written twice."""
+    batch, paused = WAITS[name]
     waiting = replace(READY, **batch)
     item = OneItem(table, waiting)
 

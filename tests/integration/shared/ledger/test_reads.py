@@ -10,7 +10,16 @@ from shared.errors import UnreadableItemError
 from shared.ledger import Ledger
 from shared.ledger.due import DueEntry
 from shared.models import BatchState, DueKind
-from tests.support.doubles.ledger_items import BATCH, JOB, M2M, READY, SUBMITTING, OneItem, T
+from tests.support.doubles.ledger_items import (
+    BATCH,
+    JOB,
+    M2M,
+    READY,
+    SUBMITTING,
+    OneItem,
+    T,
+    due_entry,
+)
 
 
 # ── what is due ───────────────────────────────────────────────────────────────────────────────────
@@ -83,30 +92,22 @@ def test_open_items_are_counted_up_to_limit(five_polls, monkeypatch, most, pages
     assert len(asked) == pages
 
 
-@pytest.mark.parametrize(
-    ("held", "found"),
-    [
-        (replace(READY, claims=2), (DueEntry(READY.job_id, READY.number, T), 2)),
-        (SUBMITTING, None),
-        (replace(READY, state=BatchState.QUEUED), None),
-        (replace(JOB, state=JobState.IN_PROGRESS), None),
-        (replace(READY, state=BatchState.DONE, due_at=None, work=None), None),
-        (replace(JOB, lease_until=T + 1), None),
-        (replace(JOB, lease_until=T), (DueEntry(JOB.job_id, "", T), 0)),
-        (JOB, (DueEntry(JOB.job_id, "", T), 0)),
-    ],
-    ids=[
-        "open",
-        "being submitted",
-        "accepted",
-        "read",
-        "over",
-        "leased",
-        "its lease is over",
-        "never leased",
-    ],
-)
-def test_open_item_is_unclaimed_unless_held(table, held, found):
+HELD = {
+    "open": (replace(READY, claims=2), 2),
+    "being submitted": (SUBMITTING, None),
+    "accepted": (replace(READY, state=BatchState.QUEUED), None),
+    "read": (replace(JOB, state=JobState.IN_PROGRESS), None),
+    "over": (replace(READY, state=BatchState.DONE, due_at=None, work=None), None),
+    "leased": (replace(JOB, lease_until=T + 1), None),
+    "its lease is over": (replace(JOB, lease_until=T), 0),
+    "never leased": (JOB, 0),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_open_item_is_unclaimed_unless_held(table, name):
+    held, claims = HELD[name]
+    found = None if claims is None else (due_entry(held), claims)
     ledger = OneItem(table, held).ledger
 
     assert ledger.unclaimed(held.job_id, getattr(held, "number", ""), T) == found

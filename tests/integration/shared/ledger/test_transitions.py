@@ -8,9 +8,8 @@ from dropbatch.core.names import JobState
 from shared.aws.attribute_values import attribute, attributes, defaults_of, plain
 from shared.errors import InvariantError
 from shared.ledger import Ledger
-from shared.ledger.due import LIFE_SECONDS, DueEntry
+from shared.ledger.due import LIFE_SECONDS
 from shared.models import (
-    BatchState,
     Doubt,
     DueKind,
     JobControl,
@@ -29,6 +28,7 @@ from tests.support.doubles.ledger_items import (
     SUBMITTING,
     OneItem,
     T,
+    due_entry,
 )
 
 GONE = object()
@@ -118,22 +118,6 @@ TRANSITIONS = {
         replace(READY, created_at=T - 60, paused=5.0, claims=2),
         lambda at, seen: at.wait(seen, T + 9, 7.0),
         {"due_at": T + 9, "paused": 12.0, "claims": 0},
-    ),
-    "wait twice, by the same message": (
-        replace(READY, created_at=T - 60, paused=55.0),
-        lambda at, seen: at.wait(seen, T + 9, 20.0),
-        {"due_at": T + 9, "paused": 69.0},
-    ),
-    "wait twice, since it was accepted": (
-        replace(
-            READY,
-            state=BatchState.QUEUED,
-            created_at=T - 60,
-            submission=replace(ID, at=T - 10),
-            paused=5.0,
-        ),
-        lambda at, seen: at.wait(seen, T + 9, 20.0),
-        {"due_at": T + 9, "paused": 19.0},
     ),
     "hold for a day": (
         WAITED,
@@ -369,14 +353,7 @@ TRANSITIONS = {
         {"control": wire(JobControl("w"))},
     ),
 }
-"""For each transition: an item, the call, the attributes that are different afterwards.
-
-And those of which each must stop the call if somebody else has changed it.
-"""
-
-
-def due_entry(held):
-    return DueEntry(held.job_id, getattr(held, "number", ""), held.due_at)
+"""For each transition: an item, the call, the attributes that are different afterwards."""
 
 
 UNSTORED = (None, MISSING)
