@@ -18,7 +18,7 @@ from shared.ledger import Ledger
 from shared.models import BatchState, DueKind, ErrorDetail, Part, Submission
 from shared.staged_batch import decode_index, encode_index
 from tests.support.aws.resources import client
-from tests.support.doubles.ledger_items import JOB, REASON, SPLIT, T
+from tests.support.doubles.ledger_items import JOB, REASON, SPLIT, OneItem, T
 
 RECORDS = [b'{"a":1}', b'{"b":22}', b"", b'{"c":333}', b'{"d":4}']
 ORIGINALS = [b"one", b"second", b"3rd", b"4", b"fifth"]
@@ -186,9 +186,7 @@ def piece(number, **changes):
 @pytest.fixture
 def deciding(splitting):
     """The job is there, and nothing of its division."""
-    key = {"pk": {"S": f"JOB#{JOB.job_id}"}, "sk": {"S": "META"}}
-    splitting.ledger.client.delete_item(TableName="table", Key=key)
-    assert splitting.ledger.create_job(replace(JOB, state=JobState.IN_PROGRESS))
+    OneItem(splitting.ledger.client, replace(JOB, state=JobState.IN_PROGRESS))
     return splitting
 
 

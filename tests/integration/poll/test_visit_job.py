@@ -74,7 +74,7 @@ def test_job_taken_by_another_run_is_left_to_it(visited):
     real = visited.ledger.lease_job
 
     def lease(*arguments):
-        visited.change_job("lease_until", LATER)
+        visited.item.change("lease_until", LATER)
         return real(*arguments)
 
     visited.ledger.lease_job = lease
@@ -191,23 +191,12 @@ def test_visit_carries_out_command_for_job(visited):
     assert visited.job.cancelled == CANCEL
 
 
-def test_finishing_job_is_not_cancelled(visited):
-    visited.hold((1, 0), state=JobState.FINALIZING, total=1)
-    visited.store.put(names.job_control(visited.job_id), b"cancel")
-
-    visited.visit()
-
-    assert visited.job.state is JobState.COMPLETED
-
-
-def test_job_deleted_during_visit_stays_deleted(visited, table):
+def test_job_deleted_during_visit_stays_deleted(visited):
     real = visited.ledger.lease_job
 
     def lease(*arguments):
         leased = real(*arguments)
-        table.delete_item(
-            TableName="table", Key={"pk": {"S": f"JOB#{visited.job_id}"}, "sk": {"S": "META"}}
-        )
+        visited.item.remove()
         return leased
 
     visited.ledger.lease_job = lease
@@ -244,15 +233,6 @@ def test_last_step_writes_file_itself_and_no_segment(visited, monkeypatch):
 
     assert visited.segments() == set()
     assert visited.read("output.jsonl") == 2 * LINE
-
-
-@pytest.mark.parametrize("state", [JobState.SPLITTING, JobState.IN_PROGRESS])
-def test_job_being_read_does_not_end(visited, state):
-    visited.hold((1, 0), state=state)
-
-    assert visited.visit()
-
-    assert (visited.job.state, visited.job.output.mark) == (state, "")
 
 
 @pytest.mark.parametrize("total", [2, 4])
@@ -337,8 +317,8 @@ def test_next_visit_is_later_without_changes(visited, unchanged, wait):
     visited.hold(None)
     visited.visit()
     assert (visited.job.status.unchanged, visited.job.due_at) == (0, T + 10)  # The status was new.
-    visited.change_job("status", replace(visited.job.status, unchanged=unchanged))
-    visited.change_job("due_at", T)
+    visited.item.change("status", replace(visited.job.status, unchanged=unchanged))
+    visited.item.change("due_at", T)
     visited.store.put = None  # A status that is the same is not written again.
 
     visited.visit()
@@ -355,8 +335,8 @@ def test_what_is_noted_again_is_no_new_status(visited):
     visited.visit()
     waiting = msgspec.json.decode(visited.read("status.json"))["waiting_for"]
     assert waiting == {"code": "polls_fail", "message": "Workers AI is silent.", "until": None}
-    visited.change_job("wait", replace(visited.job.wait, until=T + 4_500))
-    visited.change_job("due_at", T)
+    visited.item.change("wait", replace(visited.job.wait, until=T + 4_500))
+    visited.item.change("due_at", T)
     visited.store.put = None  # A status that is the same is not written again.
 
     visited.visit()
@@ -385,16 +365,4 @@ def test_visit_without_time_moves_job_on_next(visited, short_steps, records):
 
     assert (visited.job.due_at, visited.work) == (
         (T, "v2#job") if records == 2 else (T + 10, "v2#routine")
-    )
-
-
-def test_job_files_without_time_are_revisited(visited):
-    visited.hold((1, 0), total=1)
-
-    visited.visit(STEP_SECONDS - 1)
-
-    assert (visited.job.state, visited.job.due_at, visited.work) == (
-        JobState.FINALIZING,
-        T,
-        "v2#job",
     )

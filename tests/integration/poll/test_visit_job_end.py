@@ -19,9 +19,6 @@ from tests.support.doubles.visited_jobs import LINE
 BEDROCK = SplitPlan(M2M, 500, 9_500_000, "account", format="bedrock")
 
 
-"""When a job that is over is due again, for what it staged."""
-
-
 def listed(visited):
     """Kinds of the files in the manifest, with their lines."""
     return {
@@ -36,7 +33,7 @@ def loses_lease(visited, monkeypatch, name):
 
     def update(job, changes):
         if name in changes:
-            visited.change_job("lease_until", T + 999)
+            visited.item.change("lease_until", T + 999)
         return real(job, changes)
 
     monkeypatch.setattr(visited.ledger, "update_leased_job", update, raising=False)
@@ -44,34 +41,25 @@ def loses_lease(visited, monkeypatch, name):
 
 # ── what is written ───────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
-    ("batches", "files"),
+    ("batches", "error", "files"),
     [
-        ([], {"output": 0}),
-        ([(2, 0), (1, 0)], {"output": 3}),
-        ([(1, 1), (0, 1)], {"output": 3, "errors": 2, "retry": 2}),
+        ([], None, {"output": 0}),
+        ([(2, 0), (1, 0)], None, {"output": 3}),
+        ([(1, 1), (0, 1)], None, {"output": 3, "errors": 2, "retry": 2}),
+        ([], REASON, {}),
+        ([(1, 0)], REASON, {"output": 1}),
     ],
-    ids=["no records", "no failures", "failures"],
+    ids=["no records", "no failures", "failures", "failed", "failed with an answer"],
 )
-def test_completed_job_has_output_and_nonempty_files(visited, batches, files):
-    visited.hold(*batches, total=sum(map(sum, batches)))
+def test_job_has_nonempty_files_and_if_completed_its_output(visited, batches, error, files):
+    visited.hold(*batches, total=sum(map(sum, batches)), error=error)
 
     assert visited.visit()
 
     assert listed(visited) == files
-    assert visited.read("output.jsonl") == LINE * files["output"]
-    assert (visited.job.state, visited.job.completed_at) == (JobState.COMPLETED, T)
-
-
-@pytest.mark.parametrize(
-    ("batches", "files"), [([], {}), ([(1, 0)], {"output": 1})], ids=["nothing", "something"]
-)
-def test_failed_job_has_no_empty_output(visited, batches, files):
-    visited.hold(*batches, total=len(batches), error=REASON)
-
-    assert visited.visit()
-
-    assert listed(visited) == files
-    assert visited.job.state is JobState.FAILED
+    assert not files or visited.read("output.jsonl") == LINE * files["output"]
+    state = JobState.FAILED if error else JobState.COMPLETED
+    assert (visited.job.state, visited.job.completed_at) == (state, T)
 
 
 @pytest.mark.parametrize("batches", [2, 3])
@@ -200,9 +188,9 @@ def test_smaller_segment_of_earlier_run_counts(visited, monkeypatch):
         visited, job, "output", next_final_batches(visited, job, "output"), final=False
     )
     for name in ("output", "sums"):
-        visited.change_job(name, getattr(job, name))
-    visited.change_job("lease_until", 0.0)
-    visited.change_job("due_at", T)
+        visited.item.change(name, getattr(job, name))
+    visited.item.change("lease_until", 0.0)
+    visited.item.change("due_at", T)
     monkeypatch.setattr(result_files, "SEGMENT_BYTES", 1_000)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
 
@@ -225,8 +213,8 @@ def test_given_up_job_has_lines_appended_so_far(visited, monkeypatch):
     monkeypatch.setattr(result_files, "MIN_STEP_BATCHES", 1)
     visited.hold((1, 1), None, (1, 0), total=9)
     visited.visit()
-    visited.change_job("due_at", int(T))
-    visited.change_job("claims", MAX_CLAIMS)
+    visited.item.change("due_at", int(T))
+    visited.item.change("claims", MAX_CLAIMS)
 
     assert visited.visit()
 

@@ -55,7 +55,7 @@ def test_status_told_by_another_run_is_not_told_again(visited, monkeypatch):
     job = visited.hold((1, 0), **READ)
 
     def another_tells(*_):
-        visited.change_job("status", Status(at=T - 1))
+        visited.item.change("status", Status(at=T - 1))
         return job
 
     monkeypatch.setattr(module, "follow_job_control", another_tells)

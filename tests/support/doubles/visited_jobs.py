@@ -12,14 +12,13 @@ from dropbatch.core import names
 from dropbatch.core.names import JobState
 from functions.poll.visit import visit_job
 from shared import keys
-from shared.aws.attribute_values import attribute
 from shared.aws.object_store import ObjectStore
 from shared.ledger import Ledger
-from shared.models import Batch, BatchState, DueKind, Job, Part, Records
+from shared.models import BatchState, DueKind, Job, Part, Records
 from shared.pacing.budget import Budget
 from shared.services import Invocation
 from tests.support.aws.resources import client
-from tests.support.doubles.ledger_items import JOB, T
+from tests.support.doubles.ledger_items import BATCH, JOB, OneItem, T
 
 PLENTY = 600.0
 """Seconds that a visit has left if none are given."""
@@ -72,29 +71,21 @@ class Visited:
                 its answer.
             changes: attributes of the job's item; by default it is due, and nobody has leased it.
         """
-        job = replace(JOB, job_id=self.job_id, state=JobState.IN_PROGRESS)
-        held = self.ledger.create_job(replace(job, **changes))
-        assert held
+        made = replace(JOB, job_id=self.job_id, state=JobState.IN_PROGRESS)
+        job = replace(made, **changes)
+        self.item = OneItem(self.dynamodb, job)
         first_id = 0
         for place, counts in enumerate(batches):
-            requests = sum(counts) if counts else 1
-            state = BatchState.DONE if counts else BatchState.QUEUED
-            batch = Batch(
-                job_id=self.job_id,
-                number=f"{place:08}",
-                state=state,
-                records=Records(
-                    first_id=first_id, requests=requests, sendable=requests, body_size=100
-                ),
-                created_at=T,
-            )
+            many = sum(counts) if counts else 1
+            records = Records(first_id=first_id, requests=many, sendable=many, body_size=100)
+            batch = replace(BATCH, job_id=self.job_id, number=f"{place:08}", records=records)
             if counts:
-                batch = replace(batch, part=self._part(batch.number, *counts), completed_at=T)
-            else:
-                batch = replace(batch, due_at=T + 60, work=DueKind.POLL)
-            assert self.ledger.create_batch(batch)
-            first_id += requests
-        return held
+                part = self._part(batch.number, *counts)
+                batch = replace(batch, state=BatchState.DONE, part=part, completed_at=T)
+            due_at, work = (None, None) if counts else (T + 60, DueKind.POLL)
+            assert self.ledger.create_batch(replace(batch, due_at=due_at, work=work))
+            first_id += many
+        return job
 
     def visit(self, remaining: float | Callable[[], float] = PLENTY) -> bool:
         """Visit the job; return whether no other run has leased it."""
@@ -111,18 +102,7 @@ class Visited:
     @property
     def work(self) -> Any:
         """The kind of due work that the job is."""
-        key = {"pk": {"S": f"JOB#{self.job_id}"}, "sk": {"S": "META"}}
-        return self.dynamodb.get_item(TableName="table", Key=key)["Item"]["work"]["S"]
-
-    def change_job(self, name: str, value: object) -> None:
-        """Set one attribute of the job's item, as another process would."""
-        self.dynamodb.update_item(
-            TableName="table",
-            Key={"pk": {"S": f"JOB#{self.job_id}"}, "sk": {"S": "META"}},
-            UpdateExpression="SET #name = :new",
-            ExpressionAttributeNames={"#name": name},
-            ExpressionAttributeValues={":new": attribute(value)},
-        )
+        return self.item.read()["work"]["S"]
 
     def files(self) -> set[str]:
         """Names of the job's objects in its folder of results."""
