@@ -1,8 +1,6 @@
 """The client of the API against servers that misbehave below HTTP, on real sockets."""
 
 import contextlib
-import datetime as dt
-import ipaddress
 import socket
 import ssl
 import threading
@@ -11,14 +9,12 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from shared.workers_ai import client as module
 from shared.workers_ai.client import TokenState, WorkersAI, http_client
 from shared.workers_ai.replies import Accepted, OutcomeUnknown, Rejected
 from shared.workers_ai.transports import Credentials, rest
+from tests.support.web_server import tls_of_localhost
 
 MODEL = "@cf/baai/bge-small-en-v1.5"
 BODY = b'{"requests":[{"text":"a"}]}'
@@ -122,40 +118,10 @@ def stop_in_the_body(server, connection):
     server.closing.wait(FAR)
 
 
-@pytest.fixture
-def tls(tmp_path):
-    """TLS for 127.0.0.1, with a certificate of its own: the server's side and the client's."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-            critical=False,
-        )
-        .sign(key, hashes.SHA256())
-    )
-    pem = tmp_path / "both.pem"
-    pem.write_bytes(
-        certificate.public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(pem)
-    return server, ssl.create_default_context(cafile=pem)
-
-
 @pytest.mark.parametrize("serve", [silent, dribble_a_head, stop_in_the_body])
-def test_post_over_tls_ends_at_its_deadline_too(serving, serve, tls, monkeypatch):
+def test_post_over_tls_ends_at_its_deadline_too(serving, serve, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "READ_SECONDS", FAR)
-    at_server, at_client = tls
+    at_server, authority = tls_of_localhost(tmp_path)
 
     def serve_tls(server, connection):
         with at_server.wrap_socket(connection, server_side=True) as wrapped:
@@ -163,10 +129,10 @@ def test_post_over_tls_ends_at_its_deadline_too(serving, serve, tls, monkeypatch
 
     server = serving(serve_tls)
     api = server.client()
+    at_client = ssl.create_default_context(cafile=authority)
     api.http = http_client(httpx.HTTPTransport(verify=at_client))
-    api.transport = replace(
-        api.transport, run_url=api.transport.run_url.replace("http://", "https://")
-    )
+    address = api.transport.run_url.replace("http://127.0.0.1", "https://localhost")
+    api.transport = replace(api.transport, run_url=address)
     began = time.monotonic()
 
     assert isinstance(submit(api, seconds=0.5), OutcomeUnknown)

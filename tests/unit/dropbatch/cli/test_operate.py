@@ -4,10 +4,8 @@ import functools
 import io
 import json
 import re
-import threading
 import time
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import boto3
 import pytest
@@ -23,6 +21,7 @@ from dropbatch.core import names
 from dropbatch.core.models import catalog
 from dropbatch.errors import Error
 from tests.support.shipped import ROOT
+from tests.support.web_server import web_server
 
 # ── verbs of operators, the list of models, and what is gone ──────────────────────────────────────
 VERBS = list(cli.commands.items())
@@ -286,49 +285,27 @@ def test_what_may_not_be_looked_at_does_not_end_visit(services):
 
 @pytest.fixture
 def server():
-    """A server whose answers a test sets; it notes what it was sent."""
-    seen = []
-
-    class Handler(BaseHTTPRequestHandler):
-        answer = (200, {}, b"{}")
-
-        def do_GET(self):
-            seen.append(self.path)
-            status, headers, body = Handler.answer
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            """Print nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as listening:
-        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{listening.server_port}", Handler, seen
-        listening.shutdown()
+    with web_server() as server:
+        yield server
 
 
 @pytest.mark.parametrize(("status", "level"), [(200, "ok"), (403, "bad"), (500, "unknown")])
 def test_token_is_checked_at_address_that_ends_in_a_slash(
     services, server, monkeypatch, status, level
 ):
-    url, handler, seen = server
-    handler.answer = (status, {}, b'{"success":true,"errors":[],"result":[]}')
-    services.environment |= {"WORKERS_AI_BASE_URL": f"{url}/v4/"}
+    server.status, server.body = status, b'{"success":true,"errors":[],"result":[]}'
+    services.environment |= {"WORKERS_AI_BASE_URL": f"{server.url}/v4/"}
     monkeypatch.setenv("CLOUDFLARE_API_TOKEN", "token")
 
     assert findings(services)["token"].level == level
-    assert seen[0] == f"/v4/accounts/{'a' * 32}/ai/models/search?per_page=1"
+    assert server.requests[0][0] == f"/v4/accounts/{'a' * 32}/ai/models/search?per_page=1"
 
 
 def test_redirect_is_not_followed_with_token(server):
-    url, handler, seen = server
-    handler.answer = (301, {"Location": f"{url}/elsewhere"}, b"")
+    server.status, server.headers = 301, {"Location": f"{server.url}/elsewhere"}
 
-    assert Api(url, "a" * 32, "secret").get("/x").status == 301
-    assert seen == ["/x"]
+    assert Api(server.url, "a" * 32, "secret").get("/x").status == 301
+    assert [path for path, _ in server.requests] == ["/x"]
 
 
 def test_token_is_sent_over_https_only():

@@ -2,17 +2,11 @@
 
 import json
 import ssl
-import threading
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import pytest
 from botocore import exceptions as botocore
 from botocore.exceptions import ClientError
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from moto import mock_aws
 
 from dropbatch.cli.cloudflare import Api, check_token
@@ -21,32 +15,12 @@ from dropbatch.client import upload as uploads
 from dropbatch.errors import ConnectionLost, Error, NotPermitted, UsageError
 from tests.support.aws.resources import stubbed
 from tests.support.terminal import run_forked
+from tests.support.web_server import tls_of_localhost, web_server
 
 KEYS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
 PLACE = {"AWS_REGION": "eu-west-1"}
 NO_URL = PLACE | KEYS | {"AWS_ENDPOINT_URL": "nonsense"}
 NOBODY = PLACE | KEYS | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
-
-
-@pytest.fixture
-def server():
-    """A web server that is not AWS; keeps the requests' signatures."""
-    signatures = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            signatures.append(self.headers["Authorization"])
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"<html>welcome</html")
-
-        def log_message(self, *_):
-            """Print nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{listening.server_port}", signatures
-        listening.shutdown()
 
 
 SSO = """[default]
@@ -101,26 +75,27 @@ def test_expired_sso_token_says_how_to_sign_in(tmp_path):
     assert "aws sso login" in done.stderr
 
 
-def test_region_is_found_as_aws_cli_does(tmp_path, server):
-    url, signatures = server
+def test_region_is_found_as_aws_cli_does(tmp_path):
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws/config").write_text(
         "[default]\nregion = eu-north-1\n[profile far]\nregion = sa-east-1\naws_access_key_id = x\n"
         "aws_secret_access_key = x\n"
     )
-    for environment in (
-        {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "us-east-1"},
-        {"AWS_DEFAULT_REGION": "us-east-1"},
-        {"AWS_REGION": "", "AWS_DEFAULT_REGION": "us-east-1"},
-        {},
-        {"AWS_PROFILE": "far"},
-    ):
-        done = run_forked("ls", home=tmp_path, AWS_ENDPOINT_URL=url, **KEYS, **environment)
+    environments = {
+        "eu-west-1": {"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "us-east-1"},
+        "us-east-1": {"AWS_REGION": "", "AWS_DEFAULT_REGION": "us-east-1"},
+        "eu-north-1": {},
+        "sa-east-1": {"AWS_PROFILE": "far"},
+    }
+    with web_server() as server:
+        server.body = b"<html>welcome</html"
+        for region, environment in environments.items():
+            at = KEYS | {"AWS_ENDPOINT_URL": server.url}
+            done = run_forked("ls", home=tmp_path, **at, **environment)
 
-        assert (done.returncode, "What answered is not AWS" in done.stderr) == (1, True)
-        assert "Traceback" not in done.stderr
-    regions = [one.split("/")[2] for one in signatures]
-    assert regions == ["eu-west-1", "us-east-1", "us-east-1", "eu-north-1", "sa-east-1"]
+            assert (done.returncode, "What answered is not AWS" in done.stderr) == (1, True)
+            assert "Traceback" not in done.stderr
+            assert server.requests.pop()[1].split("/")[2] == region
 
 
 def every_error():
@@ -206,7 +181,6 @@ def test_package_for_aws_login_is_named():
         )
 
 
-# ── credentials as the AWS CLI finds them, and authorities as boto3 trusts them ───────────────────
 # ── credentials as the AWS CLI finds them ─────────────────────────────────────────────────────────
 CONFIG = """[profile base]
 aws_access_key_id = x
@@ -275,49 +249,13 @@ def test_without_terminal_missing_code_is_explained():
 VARIABLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 
 
-def certificate(name, key, authority=None, authority_key=None):
-    """A certificate; without an authority its own."""
-    now, named = datetime.now(UTC), x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    made = x509.CertificateBuilder(
-        issuer_name=authority.subject if authority else named,
-        subject_name=named,
-        public_key=key.public_key(),
-        serial_number=x509.random_serial_number(),
-        not_valid_before=now - timedelta(days=1),
-        not_valid_after=now + timedelta(days=1),
-    ).add_extension(x509.BasicConstraints(ca=authority is None, path_length=None), critical=True)
-    if authority:
-        made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-    return made.sign(authority_key or key, hashes.SHA256())
-
-
 @pytest.fixture(scope="module")
 def company(tmp_path_factory):
-    """A company's own authority, and an API behind its proxy."""
-    folder = tmp_path_factory.mktemp("company")
-    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
-    authority = certificate("Company", keys[0])
-    (folder / "authority.pem").write_bytes(authority.public_bytes(Encoding.PEM))
-    shown = certificate("localhost", keys[1], authority, keys[0]).public_bytes(Encoding.PEM)
-    secret = keys[1].private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (folder / "server.pem").write_bytes(secret + shown)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"success": true, "result": []}')
-
-        def log_message(self, *_):
-            """Print nothing."""
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "server.pem")
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"https://localhost:{server.server_port}", folder / "authority.pem"
-        server.shutdown()
+    """An API behind a company's proxy, and the company's own authority."""
+    context, file = tls_of_localhost(tmp_path_factory.mktemp("company"))
+    with web_server(context) as server:
+        server.body = b'{"success": true, "result": []}'
+        yield server.url, file
 
 
 @pytest.fixture(autouse=True)
