@@ -19,7 +19,6 @@ from shared.models import (
     CANCEL_NOW,
     CANCELLED_ACCEPTED,
     MAX_JOB_SECONDS,
-    PAST_DEADLINE,
     TOO_OLD_CODE,
     BatchState,
     ErrorDetail,
@@ -112,14 +111,6 @@ def test_batch_claimed_by_another_is_left_alone(polled):
     assert one.doubles.asked == []
 
 
-def test_batch_that_ends_gets_its_lines(polled):
-    one = polled(ending=REASON, state=BatchState.READY)
-
-    assert one.polled()
-    assert (one.now.state, one.now.part.failed, one.now.ending) == (BatchState.DONE, 2, REASON)
-    assert one.doubles.asked == []
-
-
 @pytest.mark.parametrize("ending", [None, OTHER])
 def test_untried_isolation_ends_without_poll(polled, ending):
     one = polled({"error": OTHER}, isolating=REASON, ending=ending, state=BatchState.READY)
@@ -195,21 +186,13 @@ def test_answer_is_stored_under_ordinal_of_poll(polled):
     assert (one.now.state, one.now.part.succeeded) == (BatchState.DONE, 2)
 
 
-def test_answer_to_submit_needs_no_call(polled):
+@pytest.mark.parametrize(("reply", "partial"), [(COMPLETE, 0), (RUNNING, 1)], ids=["all", "some"])
+def test_answer_to_submit_needs_no_call_whatever_it_says(polled, reply, partial):
     one = polled(submission=AT_ONCE)
-    one.store_reply(0)
+    one.store_reply(0, reply=reply)
 
-    assert one.polled(NO_ANSWER)
-    assert (one.now.part.succeeded, one.doubles.asked) == (2, [])
-
-
-def test_answer_to_submit_lacks_items_whatever_it_says(polled):
-    one = polled(submission=AT_ONCE)
-    one.store_reply(0, reply=RUNNING)
-
-    one.polled()
-
-    assert (len(one.now.partial_replies), one.doubles.asked) == (1, [])
+    assert one.polled(NO_ANSWER) is not bool(partial)
+    assert (len(one.now.partial_replies), one.doubles.asked) == (partial, [])
 
 
 @pytest.mark.parametrize(
@@ -231,14 +214,6 @@ def test_stored_answer_is_looked_for_at_each_poll(polled, monkeypatch, polls, se
 
     assert sorted(found, reverse=True) == sorted(looked_at, reverse=True)
     assert [key[-1] for key in found] == [key[-1] for key in looked_at], "the latest poll first"
-
-
-def test_answer_of_dead_poll_needs_no_call(polled):
-    one = polled(**AGAIN, polls=4, polls_settled=2)
-    one.store_reply(3, attempt=2)
-
-    assert one.polled(NO_ANSWER)
-    assert (one.now.part.succeeded, one.doubles.asked) == (2, [])
 
 
 TOOK = {
@@ -292,20 +267,6 @@ def test_pending_batch_is_polled_by_its_deadline(polled, pending_for, deadline, 
 
     assert not one.polled(PENDING)
     assert (one.now.state, one.now.due_at) == (BatchState.QUEUED, T + due_in)
-
-
-def test_overdue_pending_batch_is_resubmitted(polled):
-    one = polled(submission=Submission("id", 1, T - DAY - 1))
-
-    assert not one.polled(PENDING)
-    assert (one.now.state, one.now.due_at) == (BatchState.READY, T)
-
-
-def test_pending_batch_ends_at_its_jobs_deadline(polled):
-    one = polled({"deadline_at": T})
-
-    assert one.polled(PENDING)
-    assert (one.now.state, one.now.ending) == (BatchState.DONE, PAST_DEADLINE)
 
 
 def test_how_long_pending_batch_has_waited_is_metric(polled, monkeypatch):
@@ -367,19 +328,19 @@ def test_part_of_an_answer_leaves_the_batch_pending(polled):
 
 
 @pytest.mark.parametrize(
-    "items", [b'{"id":1}', b'{"id":1,"success":true,"result":null}', b'{"id":0,"result":1}', b"{}"]
+    ("item", "is_done"),
+    [
+        (b'{"id":1}', False),
+        (b'{"id":1,"success":true,"result":null}', False),
+        (b'{"id":0,"result":1}', False),
+        (b"{}", False),
+        (b'{"id":1,"result":1}', True),
+    ],
 )
-def test_items_that_answer_nothing_are_no_answers(polled, items):
-    body = b'{"status":"running","responses":[{"id":0,"result":1},%b]}' % items
+def test_all_items_beside_running_finish_the_batch(polled, item, is_done):
+    body = b'{"status":"running","responses":[{"id":0,"result":1},%b]}' % item
 
-    one = polled()
-
-    assert not one.polled(parse_answer(body))
-    assert one.now.state is BatchState.QUEUED
-
-
-def test_all_items_beside_running_finish_the_batch(polled):
-    assert polled().polled(replace(COMPLETE, unfinished=True, status="running"))
+    assert polled().polled(parse_answer(body)) is is_done
 
 
 def test_at_its_deadline_the_rest_ends(late):

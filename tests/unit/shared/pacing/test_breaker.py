@@ -8,7 +8,6 @@ from shared import retry
 from shared.aws.attribute_values import plain
 from shared.models import NEVER, Wait
 from shared.pacing.breaker import (
-    HELD,
     LIFT_LOOK_SECONDS,
     PROBE_SECONDS,
     RULES,
@@ -17,7 +16,6 @@ from shared.pacing.breaker import (
     Pause,
     PauseReason,
     Permit,
-    StackControl,
 )
 from tests.support.doubles.control_items import MIDNIGHT, MODEL, NOW, GivenBudget, pause_of, wait_of
 
@@ -137,14 +135,6 @@ def test_pause_of_a_model_doubles_after_each_failed_probe(old, permit, step):
 
 
 # ── who may call meanwhile ────────────────────────────────────────────────────────────────────────
-@pytest.mark.parametrize("pause", ENDED)
-def test_call_without_a_pause_is_no_probe(pause):
-    items, controls = GivenBudget(), Controls(pause)
-    assert items.pass_submit(controls, MODEL, NOW) == Permit()
-    assert items.pass_poll(controls, NOW) == Permit()
-    assert items.written == []
-
-
 @pytest.mark.parametrize("reason", sorted(set(PauseReason) - {TOKEN}))
 def test_polls_pass_what_stops_only_submits(reason):
     items = GivenBudget()
@@ -172,12 +162,6 @@ def test_paused_submit_waits_for_probe_or_end(next_probe, until, at):
     assert wait == Wait(at, OUTAGE, f"{RULES[OUTAGE].message} (API response: code.)", pause.since)
 
 
-def test_operator_stops_submits_and_no_polls():
-    controls = Controls(stack=StackControl("version", NOW))
-    assert GivenBudget().pass_submit(controls, MODEL, NOW).code == HELD
-    assert GivenBudget().pass_poll(controls, NOW) == Permit()
-
-
 @pytest.mark.parametrize("next_probe", [NOW, NOW - 50])
 @pytest.mark.parametrize(("step", "after"), [(60.0, PROBE_SECONDS), (300.0, 300.0)])
 def test_probe_sets_time_of_next(step, after, next_probe):
@@ -187,17 +171,6 @@ def test_probe_sets_time_of_next(step, after, next_probe):
         assert items.pass_submit(Controls(pause), MODEL, NOW) == Permit(probing)
         assert written(items)["next_probe"] == NOW + after
     assert GivenBudget().pass_poll(Controls(pause), NOW) == Permit(probing)
-
-
-def test_pause_is_not_probed_while_the_model_waits_or_the_other_way_round():
-    """The probe would be lost."""
-    for due, later in (
-        (pause_of(next_probe=NOW), wait_of(NOW + 5)),
-        (pause_of(next_probe=NOW + 5), wait_of(NOW)),
-    ):
-        items = GivenBudget()
-        assert items.pass_submit(Controls(due, later), MODEL, NOW).until == NOW + 5
-        assert items.written == []
 
 
 @pytest.mark.parametrize("which", ["pause", "model_pause"])
