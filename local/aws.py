@@ -38,7 +38,7 @@ from local.processes import (
     locked,
     run,
 )
-from local.template import defaults, parse_parameters, write_parameters
+from local.template import defaults, parse_parameters, toml, write_parameters
 
 __all__ = ["ROOT", "Home", "LocalAwsError", "build", "client", "down", "free_port", "up"]
 
@@ -198,26 +198,22 @@ def put_secret(port: int, logical_id: str, value: str, *, only_if_empty: bool = 
         secrets.put_secret_value(SecretId=name, SecretString=value)
 
 
-def toml(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)  # A basic TOML string is written like JSON.
-
-
 def _deploy(home: Home, port: int, parameters: dict[str, str]) -> None:
     print("Deploying the stack (sam deploy) ...", flush=True)
     packages = "dropbatch-packages"
     client("s3", port).create_bucket(Bucket=packages)
     settings = {
-        "stack_name": toml(STACK_NAME),
-        "region": toml(REGION),
-        "s3_bucket": toml(packages),
-        "capabilities": toml("CAPABILITY_IAM"),
-        "confirm_changeset": "false",
-        "fail_on_empty_changeset": "false",
-        "parameter_overrides": toml(write_parameters(parameters)),
+        "stack_name": STACK_NAME,
+        "region": REGION,
+        "s3_bucket": packages,
+        "capabilities": "CAPABILITY_IAM",
+        "confirm_changeset": False,
+        "fail_on_empty_changeset": False,
+        "parameter_overrides": write_parameters(parameters),
     }
     config = home.state / "samconfig.toml"
-    table = "\n".join(f"{name} = {value}" for name, value in settings.items())
-    config.write_text(f"version = 0.1\n\n[default.deploy.parameters]\n{table}\n")
+    tables = {"version": 0.1, "default": {"deploy": {"parameters": settings}}}
+    config.write_text("\n".join(toml(tables)))
     arguments = ["deploy", "--template-file", str(BUILD / "template.yaml")]
     arguments += ["--config-file", str(config)]
     _sam(arguments, {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}, home.logs / "deploy.log")

@@ -1,8 +1,8 @@
 """A proxy between the functions and the local AWS that breaks or slows calls, as AWS does.
 
 Calls are forwarded byte for byte, so that signatures stay valid. `PUT /_faults` sets the rules,
-`GET /_faults` returns how often each kind struck which service. It knows HTTP and the form of AWS's
-errors, and nothing of Dropbatch.
+`GET /_faults` returns how many calls there were, and how many were broken. It knows HTTP and the
+form of AWS's errors, and nothing of Dropbatch.
 """
 
 import argparse
@@ -13,34 +13,13 @@ import re
 import socket
 import struct
 import uuid
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = ("throttle", "throttling_exception", "error_500", "latency", "reset", "lost", "cut")
-"""The faults.
-
-The proxy itself answers `throttle`, `throttling_exception` and `error_500`; it forwards the call
-after `latency`; `reset` resets the connection before the call is forwarded, `lost` after that,
-`cut` in the middle of the answer.
-"""
-
-ERRORS: dict[tuple[str, str], tuple[int, str]] = {
-    ("throttle", "dynamodb"): (400, "ProvisionedThroughputExceededException"),
-    ("throttle", "s3"): (503, "SlowDown"),
-    ("throttle", "sqs"): (400, "RequestThrottled"),
-    ("throttle", "secretsmanager"): (400, "ThrottlingException"),
-    ("throttling_exception", "dynamodb"): (400, "ThrottlingException"),
-    ("throttling_exception", "s3"): (503, "ServiceUnavailable"),
-    ("throttling_exception", "sqs"): (400, "ThrottlingException"),
-    ("throttling_exception", "secretsmanager"): (400, "ThrottlingException"),
-    ("error_500", "dynamodb"): (500, "InternalServerError"),
-    ("error_500", "s3"): (500, "InternalError"),
-    ("error_500", "sqs"): (500, "InternalFailure"),
-    ("error_500", "secretsmanager"): (500, "InternalServiceError"),
-}
-"""Status and code of an error, by kind and service."""
+KINDS = ("error", "latency", "reset", "lost", "cut")
+"""The proxy itself answers `error`; it forwards the call after `latency`; `reset` resets the
+connection before the call is forwarded, `lost` after that, `cut` in the middle of the answer."""
 SHAPES = {"dynamodb": "com.amazonaws.dynamodb.v20120810#", "sqs": "com.amazonaws.sqs#"}
 """The prefix of the code in the JSON errors of some services."""
 
@@ -57,12 +36,15 @@ class Rule:
         kind: one of `KINDS`.
         rate: the share, from 0 to 1.
         service: as in a signature's scope; `*`: all.
+        status, code: of an `error` of this service.
         seconds: the longest `latency`, evenly distributed from 0.
     """
 
     kind: str
     rate: float
     service: str = "*"
+    status: int = 0
+    code: str = ""
     seconds: float = 1.0
 
     def __post_init__(self) -> None:
@@ -86,8 +68,7 @@ class Proxy:
     def __init__(self, upstream_port: int) -> None:
         self.upstream_port = upstream_port
         self.rules: list[Rule] = []
-        self.struck: Counter[str] = Counter()
-        self.calls = 0
+        self.calls = self.broken = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handle one client's connection, call after call."""
@@ -116,7 +97,7 @@ class Proxy:
                 self.rules = [Rule(**each) for each in json.loads(request.body)]
             except (TypeError, ValueError) as error:
                 status, problem = 400, {"error": str(error)}
-        body = json.dumps(problem or {"calls": self.calls, "struck": self.struck}).encode()
+        body = json.dumps(problem or {"calls": self.calls, "broken": self.broken}).encode()
         return _response(status, "application/json", body)
 
     def _choose(self, service: str) -> Rule | None:
@@ -136,10 +117,9 @@ class Proxy:
         service = scope[1].decode() if scope else ""
         rule = self._choose(service)
         kind = rule.kind if rule else ""
-        if rule:
-            self.struck[f"{service} {kind}"] += 1
-        if (kind, service) in ERRORS:
-            writer.write(_error(kind, service, request.first_line))
+        self.broken += bool(rule)
+        if rule and kind == "error":
+            writer.write(_error(rule, request.first_line))
             return True
         if rule and kind == "latency":
             await asyncio.sleep(random.uniform(0, rule.seconds))
@@ -200,9 +180,9 @@ async def _read_body(reader: asyncio.StreamReader, head: bytes) -> bytes:
             return bytes(body + line)
 
 
-def _error(kind: str, service: str, first_line: list[str]) -> bytes:
+def _error(rule: Rule, first_line: list[str]) -> bytes:
     """The response of an AWS service to a failed call."""
-    status, code = ERRORS[kind, service]
+    service, status, code = rule.service, rule.status, rule.code
     asked = str(uuid.uuid4())
     if service != "s3":
         about = {"__type": f"{SHAPES.get(service, '')}{code}", "message": "Rate exceeded"}

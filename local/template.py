@@ -1,7 +1,9 @@
 """`template.yaml` as data: test resources, local deployments and costs follow what is deployed."""
 
+import json
 import re
 import shlex
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,18 @@ def parse_parameters(text: str) -> dict[str, str]:
 def write_parameters(parameters: dict[str, str]) -> str:
     """Write parameters as `sam deploy` reads them: the reverse of `parse_parameters`."""
     return " ".join(f'{name}="{value}"' for name, value in parameters.items())
+
+
+def toml(table: Mapping[str, Any], *path: str) -> list[str]:
+    """The lines of a table and of those within it. JSON's plain values are also TOML's."""
+    inner = {name: value for name, value in table.items() if isinstance(value, dict)}
+    plain = [(name, value) for name, value in table.items() if name not in inner]
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in plain]
+    if path and lines:
+        lines = ["", f"[{'.'.join(path)}]", *lines]
+    for name, value in inner.items():
+        lines += toml(value, *path, name)
+    return lines
 
 
 def powertools_variables() -> dict[str, str]:

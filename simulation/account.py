@@ -160,11 +160,7 @@ class Account:
         return found
 
     def client(self, name: str, *_: object, **_options: object) -> Any:
-        """A client of a simulated service, in place of `boto3.client`.
-
-        Raises:
-            NotSimulatedError: there is no such service here.
-        """
+        """A client of a simulated service, in place of `boto3.client`."""
         if name not in SERVICES:
             raise NotSimulatedError(f"the service {name}")
         return Client(getattr(self, name))
@@ -212,11 +208,6 @@ class Client:
         self._service = service
 
     def __getattr__(self, name: str) -> Any:
-        """An operation.
-
-        Raises:
-            NotSimulatedError: there is none of this name.
-        """
         try:
             return getattr(self._service, name)
         except AttributeError:

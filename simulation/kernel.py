@@ -7,7 +7,6 @@ Knows nothing about AWS.
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -103,11 +102,7 @@ class Kernel:
         return None if task is None else task.life
 
     def wait(self, seconds: float) -> None:
-        """Let simulated time pass for the running task; outside of tasks no time passes.
-
-        Raises:
-            DiedError: the task was killed meanwhile.
-        """
+        """Let simulated time pass for the running task; outside of tasks no time passes."""
         task = self.task
         if task is None:
             return
@@ -272,18 +267,11 @@ def _threads(pool: ThreadPoolExecutor) -> _Threads:
     return found
 
 
-class _NoLock(nullcontext[None]):
-    """In place of a future's condition: its tasks wait in the kernel, and one runs at a time."""
-
-    def notify_all(self) -> None:
-        """Nobody waits here."""
-
-
 class _Awaited(Future[T]):
     """A future whose readers wait in simulated time."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.__dict__.update(_NEW_FUTURE, _waiters=[], _done_callbacks=[])
+        super().__init__()
         self._kernel = kernel
         self._tasks: list[Task] = []
 
@@ -295,6 +283,3 @@ class _Awaited(Future[T]):
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             self._kernel.resume(task)
-
-
-_NEW_FUTURE = {**vars(Future()), "_condition": _NoLock()}

@@ -6,7 +6,6 @@ stays; the API token is never in it.
 """
 
 import getpass
-import json
 import re
 import sys
 import tomllib
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dropbatch.core.errors import ONE_A_STACK, holds_several
-from local.template import parse_parameters, template, write_parameters
+from local.template import parse_parameters, template, toml, write_parameters
 from tools.account_stack import ROOT, DeployError, account_of, session
 
 FOLDER = ROOT
@@ -87,19 +86,7 @@ def save(file: AnswersFile, parameters: Mapping[str, str]) -> None:
         table = tables.setdefault("default", {}).setdefault(TABLES.get(name, "deploy"), {})
         table.setdefault("parameters", {})[name] = value
     head = "# `make deploy`: the defaults of samconfig.toml, and your answers. Git ignores this.\n"
-    file.path.write_text(head + "\n".join(_toml(tables)) + "\n", "utf-8")
-
-
-def _toml(table: Mapping[str, Any], *path: str) -> list[str]:
-    """The lines of a table and of those within it. JSON's plain values are also TOML's."""
-    inner = {name: value for name, value in table.items() if isinstance(value, dict)}
-    plain = [(name, value) for name, value in table.items() if name not in inner]
-    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in plain]
-    if path and lines:
-        lines = ["", f"[{'.'.join(path)}]", *lines]
-    for name, value in inner.items():
-        lines += _toml(value, *path, name)
-    return lines
+    file.path.write_text(head + "\n".join(toml(tables)) + "\n", "utf-8")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -60,11 +60,6 @@ class ReleaseError(Exception):
     """Why the release failed; the message is for the user."""
 
 
-def project() -> tuple[str, str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    return __version__, project["description"]
-
-
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc] # PyYAML has no types.
     """YAML without anchors, which CloudFormation's console may reject."""
 
@@ -131,8 +126,8 @@ def _run(*command: str, **more: str) -> None:
 
 def build_release(build: str, architecture: str, folder: Path) -> None:
     """Write one folder, which must be empty if it exists; `build` is that of `tools/pack.py`."""
-    version, description = project()
-    archive = f"dropbatch-{version}-{architecture}.zip"
+    archive = f"dropbatch-{__version__}-{architecture}.zip"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise ReleaseError(f"{folder} is not empty.")
@@ -145,7 +140,7 @@ def build_release(build: str, architecture: str, folder: Path) -> None:
         "template.yaml": release_template(TEMPLATE.read_text("utf-8"), archive, architecture),
         "samconfig.toml": SAMCONFIG,
         "README.md": README.format(
-            version=version, architecture=architecture, description=description
+            version=__version__, architecture=architecture, description=project["description"]
         ),
         "LICENSE": (ROOT / "LICENSE").read_text("utf-8"),
     }
@@ -157,10 +152,9 @@ def build_release(build: str, architecture: str, folder: Path) -> None:
 
 
 def main() -> int:
-    version, _ = project()
     try:
         for architecture in ARCHITECTURES:
-            made = DIST / f"dropbatch-{version}-{architecture}"
+            made = DIST / f"dropbatch-{__version__}-{architecture}"
             build_release(architecture, architecture, made)
             print(f"{made}: deploy it with `sam deploy --guided` there; its README.md has more.")
     except ReleaseError as error:

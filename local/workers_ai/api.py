@@ -141,7 +141,7 @@ class WorkersAI:
         elif found.resource == "run":
             run = self._read(found, query, body, now)
             kind = run.call
-            reply = self._run(run, given)
+            reply = replies.struck(run.faults, lambda: self._run(run, given), behaviour)
         elif found.resource in ("queues", "subscriptions"):
             reply = self._of_queues(method, found, query, given.get("authorization"), body, now)
         else:
@@ -175,14 +175,14 @@ class WorkersAI:
         behaviour = self._behaviour
         with self._lock:
             faults = self._strikes("queues", "", [route.rest.encode(), body], None, body)
-            strike = next(iter(faults), None)
-            if strike is not None and strike.nature.stage == "instead":
-                return replies.instead(strike, behaviour)
-            reply = refusal(authorization, route.account, behaviour)
-            if reply is None:
+
+            def act() -> Reply:
+                if (refused := refusal(authorization, route.account, behaviour)) is not None:
+                    return refused
                 call = read_call(route.account, route.rest, query, body, behaviour, now)
-                reply = self._queues.handle(method, call, route.resource)
-        return reply if strike is None else replies.after(reply, strike, behaviour)
+                return self._queues.handle(method, call, route.resource)
+
+            return replies.struck(faults, act, behaviour)
 
     # --- A model's URL
 
@@ -218,9 +218,6 @@ class WorkersAI:
 
     def _run(self, run: _Run, headers: Mapping[str, str]) -> Reply:
         behaviour = self._behaviour
-        strike = next((fault for fault in run.faults if fault.nature.stage != "batch"), None)
-        if strike is not None and strike.nature.stage == "instead":
-            return replies.instead(strike, behaviour)
         refused = edge.refusal(headers.get("authorization"), run.route.account, behaviour)
         if refused is None and len(run.body) >= behaviour.max_payload:
             refused = error(3006)
@@ -230,12 +227,9 @@ class WorkersAI:
             reply = self._poll(run)
         else:
             reply = self._take(run)
-        if strike is not None and strike.kind == "truncated_json":
-            at = strike.at if strike.at >= 0 else len(reply.body) // 2
-            reply = replace(reply, body=reply.body[:at])
         if behaviour.compress and "gzip" in headers.get("accept-encoding", ""):
-            reply = replies.compressed(reply)
-        return reply if strike is None else replies.after(reply, strike, behaviour)
+            return replies.compressed(reply)
+        return reply
 
     # --- Submit and synchronous runs
 

@@ -4,7 +4,7 @@ No state.
 """
 
 import gzip
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -114,7 +114,17 @@ def compressed(reply: Reply) -> Reply:
     return small.with_headers(("content-encoding", "gzip"))
 
 
-def instead(fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
+def struck(faults: Iterable[Fault], act: Callable[[], Reply], behaviour: Behaviour) -> Reply:
+    """The reply to a call that these faults strike, and that `act` carries out."""
+    strike = next((fault for fault in faults if fault.nature.stage != "batch"), None)
+    if strike is None:
+        return act()
+    if strike.nature.stage == "instead":
+        return _instead(strike, behaviour)
+    return _after(act(), strike, behaviour)
+
+
+def _instead(fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
     """The reply of a fault that keeps a call from being carried out."""
     match fault.kind:
         case "bare":
@@ -166,7 +176,7 @@ def flood(what: str, megabytes: int) -> bytes:
     return head + one * (size // len(one)) + tail
 
 
-def after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
+def _after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
     """The reply to a call that was carried out, after a fault on its way back."""
     at = fault.at if fault.at >= 0 else len(reply.body) // 2
     match fault.kind:
@@ -178,6 +188,8 @@ def after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One for
             return replace(reply, delay=fault.seconds if fault.seconds >= 0 else behaviour.hang)
         case "accept_then_truncate" | "truncated_body":
             return replace(reply, cut=Cut.CLOSE, cut_after=at)
+        case "truncated_json":
+            return replace(reply, body=reply.body[:at])
         case "accept_then_html":
             return page(fault.status or 502)
         case "accept_then_error":

@@ -48,11 +48,7 @@ class NotSimulatedError(BaseException):
 
 @cache
 def key_condition(text: str) -> dict[str, str]:
-    """What a key condition names: the partition key, its value, and the bounds of the sort key.
-
-    Raises:
-        NotSimulatedError: it is of another kind.
-    """
+    """What a key condition names: the partition key, its value, and the bounds of the sort key."""
     found = _KEY_CONDITION.fullmatch(text)
     if found is None:
         raise NotSimulatedError(text)
@@ -246,11 +242,7 @@ def _compared(path: Path, sign: Callable[[Any, Any], bool], value: str) -> Condi
 
 @cache
 def condition(text: str) -> Condition:
-    """A compiled condition; a key condition is one too.
-
-    Raises:
-        NotSimulatedError: expressions of that kind are not simulated.
-    """
+    """A compiled condition; a key condition is one too."""
     parser = _Parser(text)
     compiled = parser.either()
     if parser.peek():

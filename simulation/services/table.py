@@ -1,6 +1,5 @@
 """A table's keys, and its index: sparse, in order of a number, a little behind the table."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -37,11 +36,7 @@ class Table:
 
     @classmethod
     def described(cls, name: str, properties: Mapping[str, Any]) -> Self:
-        """A table as the properties of `AWS::DynamoDB::Table` in a template describe it.
-
-        Raises:
-            NotSimulatedError: its indexes are not as those that are simulated.
-        """
+        """A table as the properties of `AWS::DynamoDB::Table` in a template describe it."""
         index = None
         match properties.get("GlobalSecondaryIndexes", []):
             case []:
@@ -89,17 +84,14 @@ class Index:
         self._shown: dict[tuple[str, str], tuple[str, float]] = {}
         self._coming: list[tuple[float, int, tuple[str, str], tuple[str, float] | None]] = []
         self._order = count()
-        self._latest: dict[tuple[str, str], int] = {}
-        self._pending: Counter[tuple[str, str]] = Counter()
+        self._newest: dict[tuple[str, str], int] = {}
 
     def note(self, key: tuple[str, str], item: dict[str, Any] | None, shown_at: float) -> None:
         """A write, which the index shows from `shown_at` on."""
         entry = None
         if item is not None and self._partition_key in item and self._sort_key in item:
             entry = (item[self._partition_key]["S"], float(item[self._sort_key]["N"]))
-        number = next(self._order)
-        self._pending[key] += 1
-        heappush(self._coming, (shown_at, number, key, entry))
+        heappush(self._coming, (shown_at, next(self._order), key, entry))
 
     def shown(self, partition: str, number: float, *key: str) -> dict[str, Any]:
         """An entry in wire form."""
@@ -120,15 +112,9 @@ class Index:
         """Entries of one partition: number and key, in order."""
         while self._coming and self._coming[0][0] <= now:
             _, number, key, entry = heappop(self._coming)
-            is_old = number < self._latest.get(key, -1)
-            self._pending[key] -= 1
-            if self._pending[key]:
-                self._latest[key] = max(number, self._latest.get(key, -1))
-            else:
-                del self._pending[key]
-                self._latest.pop(key, None)
-            if is_old:
+            if number < self._newest.get(key, 0):
                 continue  # A later write is shown already.
+            self._newest[key] = number
             if (old := self._shown.pop(key, None)) is not None:
                 self.entries[old[0]].remove((old[1], *key))
             if entry is not None:

@@ -18,23 +18,25 @@ from tests.support.fault_table import note
 pytestmark = [pytest.mark.faults, pytest.mark.stack, pytest.mark.timeout(600)]
 
 
+ERRORS = {
+    "DynamoDB 400 ProvisionedThroughputExceededException": (0.05, 0.2),
+    "DynamoDB 400 ThrottlingException": (0.1,),
+    "DynamoDB 500 InternalServerError": (0.1,),
+    "S3 503 SlowDown": (0.05, 0.3),
+    "S3 500 InternalError": (0.1,),
+    "SQS 400 RequestThrottled": (0.3,),
+    "SecretsManager 400 ThrottlingException": (0.5,),
+}
+"""Service, status and code, with shares of the calls."""
+
+
+def error(fault):
+    service, status, code = fault.split()
+    return {"kind": "error", "service": service.lower(), "status": int(status), "code": code}
+
+
 FAULTS = {
-    "DynamoDB ProvisionedThroughputExceededException": (
-        {"service": "dynamodb", "kind": "throttle"},
-        (0.05, 0.2),
-    ),
-    "DynamoDB ThrottlingException": (
-        {"service": "dynamodb", "kind": "throttling_exception"},
-        (0.1,),
-    ),
-    "DynamoDB 500 InternalServerError": ({"service": "dynamodb", "kind": "error_500"}, (0.1,)),
-    "S3 503 SlowDown": ({"service": "s3", "kind": "throttle"}, (0.05, 0.3)),
-    "S3 500 InternalError": ({"service": "s3", "kind": "error_500"}, (0.1,)),
-    "SQS RequestThrottled": ({"service": "sqs", "kind": "throttle"}, (0.3,)),
-    "Secrets Manager ThrottlingException": (
-        {"service": "secretsmanager", "kind": "throttle"},
-        (0.5,),
-    ),
+    **{fault: (error(fault), rates) for fault, rates in ERRORS.items()},
     "connection reset before the call": ({"kind": "reset"}, (0.01, 0.1)),
     "answer lost after the call": ({"kind": "lost"}, (0.01, 0.1)),
     "connection reset in the middle of the answer": ({"kind": "cut"}, (0.1,)),

@@ -19,6 +19,7 @@ import yaml
 from packaging.markers import Marker
 from packaging.version import Version
 
+from dropbatch import __version__
 from local import aws
 from local.template import parse
 from tests.support.shipped import ROOT
@@ -310,8 +311,7 @@ def test_sums_are_those_of_every_other_file(release_folder):
     contents = {path.name: path.read_bytes() for path in release_folder.iterdir()}
     files = contents.keys() - {"SHA256SUMS"}
     assert {hashlib.sha256(contents[name]).hexdigest(): name for name in files} == sums
-    version, _ = release.project()
-    zipped = f"dropbatch-{version}-arm64.zip"
+    zipped = f"dropbatch-{__version__}-arm64.zip"
     assert files == {zipped, "template.yaml", "samconfig.toml", "sbom.json", "README.md", "LICENSE"}
     with zipfile.ZipFile(release_folder / zipped) as made:
         assert {"functions/submit/handler.py", "shared/bootstrap.py"} <= {*made.namelist()}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dropbatch import __version__
 from dropbatch.core.formats.base import BatchFacts, Outcome
 from dropbatch.core.formats.table import Form, file_names, reader_of, writer_of
 from dropbatch.core.names import job_id
@@ -22,7 +23,6 @@ from tests.support.converted import target_of
 from tests.support.shipped import ROOT, SHIPPED
 from tools import docs
 from tools.plan import dollars
-from tools.release import project
 
 PAGES = sorted(
     path
@@ -326,7 +326,7 @@ def test_changelog_is_in_form_of_keep_changelog():
     text = (ROOT / "CHANGELOG.md").read_text()
     headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
 
-    assert headings[0] == project()[0]
+    assert headings[0] == __version__
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", heading) for heading in headings)
     assert len(text.partition("## ")[2].splitlines()) <= 40
     allowed = {"Added", "Gone", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
