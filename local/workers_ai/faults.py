@@ -32,16 +32,12 @@ _KINDS: dict[tuple[Stage, Where], dict[str, str]] = {
         "bare": "empty reply with `status` (429)",
         "html": "HTML page with `status` (502)",
         "json_500": "500 with the JSON error envelope, code 10013",
-        "redirect": "301 to another host",
         "refuse": "no connection is made (mock transport; over a socket: `reset`)",
         "reset": "the connection is reset, nothing was accepted",
         "hang": "silence for `seconds` (switch `hang`), nothing was accepted",
     },
     ("instead", "poll"): {
         "flood": "`factor` megabytes of `message`: items, errors, unknown, wide, deep, or page",
-    },
-    ("after", "any"): {
-        "slow": "the reply begins `seconds` later",
     },
     ("after", "submit"): {
         "accept_then_reset": "carried out, then the connection is reset",

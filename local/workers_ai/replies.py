@@ -134,10 +134,6 @@ def _instead(fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
             return page(fault.status or 502)
         case "json_500":
             return failure(error(10013), behaviour)
-        case "redirect":
-            return Reply(
-                status=fault.status or 301, headers=(("location", "https://elsewhere.invalid/"),)
-            )
         case "refuse":
             return Reply(status=0, cut=Cut.REFUSE)
         case "reset":
@@ -200,8 +196,6 @@ def _after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One fo
             return replace(
                 reply, pace=(1024, fault.seconds if fault.seconds >= 0 else behaviour.pace)
             )
-        case "slow":
-            return replace(reply, delay=max(fault.seconds, 0.0))
         case _:
             return reply
 

@@ -419,7 +419,6 @@ REFUSAL = '{"result":null,"success":false'
         ({"kind": "html", "status": 524}, 524, "<!DOCTYPE html>"),
         ({"kind": "json_500"}, 500, REFUSAL),
         ({"kind": "bare"}, 429, ""),
-        ({"kind": "redirect"}, 301, ""),
         ({"kind": "error", "code": 5006, "status": 422, "message": "so"}, 422, REFUSAL),
     ],
 )
