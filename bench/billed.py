@@ -225,7 +225,7 @@ def as_slow_as_aws(world: World, times: int) -> None:
 
     world.on_answer.append(answered)
     for name, size in (
-        ("get_object", lambda _, answer: len(answer["Body"].content)),
+        ("get_object", lambda _, answer: answer["Body"].getbuffer().nbytes),
         ("put_object", lambda given, _: len(s3.objects[given["Key"]].body)),
         ("upload_part_copy", lambda given, _: len(s3.objects[given["CopySource"]["Key"]].body)),
     ):

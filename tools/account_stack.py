@@ -139,11 +139,14 @@ def delete(saved: Mapping[str, Any], stack: Stack) -> None:
         ) from error
 
 
-def submit_settings(client: Any, stack: Stack) -> dict[str, str]:
-    """The submit function's environment; `client` makes the clients of the stack's account."""
-    name = stack.outputs["SubmitFunctionName"]
-    found = client("lambda").get_function_configuration(FunctionName=name)
-    return dict(found["Environment"]["Variables"])
+def settings_of(saved: Mapping[str, Any], stack: Stack) -> tuple[dict[str, str], str]:
+    """The submit function's environment, and the token or the Worker's secret that it reads."""
+    client, function = session(saved).client, stack.outputs["SubmitFunctionName"]
+    found = client("lambda").get_function_configuration(FunctionName=function)
+    settings = dict(found["Environment"]["Variables"])
+    is_worker = settings["TRANSPORT"] == "worker"
+    name = "WORKER_SECRET_ARN" if is_worker else "CLOUDFLARE_API_TOKEN_SECRET_ARN"
+    return settings, _secret_value(client("secretsmanager"), settings[name])
 
 
 def exit_code(command: Callable[[], None], interrupted: str) -> int:
@@ -160,7 +163,7 @@ def exit_code(command: Callable[[], None], interrupted: str) -> int:
     return 0
 
 
-def secret_value(client: Any, secret: str) -> str:
+def _secret_value(client: Any, secret: str) -> str:
     """A secret's value, empty if it has none. One that is being deleted is restored."""
     try:
         answer = client.get_secret_value(SecretId=secret)

@@ -34,9 +34,8 @@ from tools.account_stack import (
     find_stack,
     next_step,
     not_now,
-    secret_value,
     session,
-    submit_settings,
+    settings_of,
 )
 from tools.answers import AnswersFile
 
@@ -191,15 +190,6 @@ def _deployed(file: AnswersFile, stack: Stack | None) -> Stack:
 # ── the token, and the end ────────────────────────────────────────────────────────────────────────
 
 
-def _settings(saved: dict[str, Any], stack: Stack) -> tuple[dict[str, str], str]:
-    """The submit function's environment, and the token or the Worker's secret that it reads."""
-    client = session(saved).client
-    settings = submit_settings(client, stack)
-    is_worker = settings["TRANSPORT"] == "worker"
-    name = "WORKER_SECRET_ARN" if is_worker else "CLOUDFLARE_API_TOKEN_SECRET_ARN"
-    return settings, secret_value(client("secretsmanager"), settings[name])
-
-
 def _checked(stack: Stack, settings: dict[str, str], token: str) -> tuple[str, str]:
     """What is wrong with the token, and why it could not be checked; empty if nothing is."""
     try:
@@ -281,7 +271,7 @@ def _deploy_and_check() -> None:
     saved, stack, token = deploy(given)
     given |= {answers.TOKEN: token} if token else {}
     try:
-        settings, kept = _settings(saved, stack)
+        settings, kept = settings_of(saved, stack)
         unchecked = _settle_token(given, saved, stack, settings, kept)
     except (BotoCoreError, ClientError) as error:
         raise DeployError(

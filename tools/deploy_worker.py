@@ -28,9 +28,7 @@ from tools.account_stack import (
     exit_code,
     find_stack,
     next_step,
-    secret_value,
-    session,
-    submit_settings,
+    settings_of,
 )
 
 MAX_NAME = 63
@@ -140,9 +138,7 @@ def deploy_worker() -> str:
             f'PARAMETERS="Transport=worker WorkerUrl={address}"\n'
             "which also gives it the stack's secret. Until then it rejects every call."
         )
-    client = session(saved).client
-    settings = submit_settings(client, stack)
-    value = secret_value(client("secretsmanager"), settings["WORKER_SECRET_ARN"])
+    settings, value = settings_of(saved, stack)
     give_secret(name, account, value)
     if settings["WORKER_URL"].rstrip("/") != address:
         return (

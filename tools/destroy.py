@@ -22,9 +22,7 @@ from tools.account_stack import (
     next_step,
     not_now,
     physical_ids,
-    secret_value,
-    session,
-    submit_settings,
+    settings_of,
 )
 from tools.deploy_worker import worker_name
 
@@ -58,14 +56,10 @@ def remove_events(saved: dict[str, Any], stack: Stack) -> list[str]:
 
     The token is deleted with the stack, so nobody can do it afterwards without another one.
     """
-    if "TableName" not in stack.outputs:
+    if "TableName" not in stack.outputs or stack.parameters.get("Transport") == "worker":
         return []
-    client = session(saved).client
     try:
-        variables = submit_settings(client, stack)
-        if variables.get("TRANSPORT") == "worker":
-            return []
-        token = secret_value(client("secretsmanager"), variables["CLOUDFLARE_API_TOKEN_SECRET_ARN"])
+        variables, token = settings_of(saved, stack)
         account = variables["CLOUDFLARE_ACCOUNT_ID"]
         url = f"{variables['WORKERS_AI_BASE_URL']}/accounts/{account}"
         _remove_queue(Api(url, account, token), variables["EVENTS_QUEUE_NAME"])

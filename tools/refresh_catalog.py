@@ -1,8 +1,8 @@
 """`make refresh-catalog FROM=FILE`: the shipped catalogue follows Cloudflare's list of models.
 
-FILE is what the API answers to `GET /accounts/<account>/ai/models/search?per_page=1000`, or what
-Cloudflare's documentation is built from. Nothing is written unless the whole list can be believed.
-Where the list and Cloudflare's guides disagree, the guides are usually right.
+FILE is what the API answers to `GET /accounts/<account>/ai/models/search?per_page=1000`. Nothing is
+written unless the whole list can be believed. Where the list and Cloudflare's guides disagree, the
+guides are usually right.
 """
 
 import sys
@@ -77,14 +77,11 @@ class _Page(msgspec.Struct):
 
 
 class _Reply(msgspec.Struct):
-    """The API has its models as `result`, the documentation as `models`."""
-
     result: list[_Listed] = []
-    models: list[_Listed] = []
     result_info: _Page | None = None
 
 
-_decode = msgspec.json.Decoder(list[_Listed] | _Reply).decode
+_decode = msgspec.json.Decoder(_Reply).decode
 
 
 # ── reading the list ──────────────────────────────────────────────────────────────────────────────
@@ -115,13 +112,10 @@ def _listed_in(content: bytes) -> list[_Listed]:
     except UNDECODABLE as error:
         how = "This is no list of Cloudflare's models, or not all of one"
         raise CatalogError(f"{how}: {error}") from error
-    if isinstance(read, list):
-        return list(read)
-    listed: list[_Listed] = read.result or read.models
-    if read.result_info and read.result_info.total_count > len(listed):
-        total = read.result_info.total_count
-        raise CatalogError(f"The list has {len(listed):,} of {total:,} models. Read all of them.")
-    return listed
+    if read.result_info and read.result_info.total_count > len(read.result):
+        some = f"{len(read.result):,} of {read.result_info.total_count:,} models"
+        raise CatalogError(f"The list has {some}. Read all of them.")
+    return read.result
 
 
 def _model_of(listed: _Listed, day: str) -> Model:

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from email.utils import formatdate
+from functools import partial
 from hashlib import sha256
 from math import ceil
 from threading import RLock
@@ -22,10 +23,10 @@ from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import ApiError, error
 from local.workers_ai.complete import answers, completed
 from local.workers_ai.edge import Verdict, Windows
-from local.workers_ai.faults import Call, Fault, Faults, asked, by_chance
-from local.workers_ai.models.catalogue import MODELS, Model, listing
+from local.workers_ai.faults import Call, Fault, Faults, by_chance, without_reference
+from local.workers_ai.models.catalogue import MODELS, listing
 from local.workers_ai.models.schemas import read_requests
-from local.workers_ai.queues.service import QueueService, read_call, refusal
+from local.workers_ai.queues.service import QueueService
 from local.workers_ai.replies import FOREVER, Reply
 
 _WINDOW_SECONDS = 300.0
@@ -35,15 +36,13 @@ _WINDOW_SECONDS = 300.0
 class _Run(NamedTuple):
     """A call to a model's URL, parsed but not yet checked."""
 
-    route: edge.Route
+    asked: edge.Asked
     call: Call
     sent: object
     """The decoded body; None if it is not JSON."""
-    body: bytes
     batch: Batch | None
     """The batch that is polled, if it exists."""
     faults: tuple[Fault, ...]
-    now: float
 
 
 class WorkersAI:
@@ -116,7 +115,7 @@ class WorkersAI:
 
     @property
     def queues(self) -> list[dict[str, Any]]:
-        """Every queue: its name, its backlog, and how many messages it stored, handed out, lost."""
+        """Every queue, with how many messages were pulled and acknowledged."""
         with self._lock:
             return self._queues.state(self._now(), self._behaviour)
 
@@ -137,15 +136,11 @@ class WorkersAI:
         if not window.allowed:
             reply = replies.failure(error(971), behaviour, ceil(window.seconds))
         elif isinstance(found, ApiError):
-            reply = replies.failure(found, behaviour, -1)
-        elif found.resource == "run":
-            run = self._read(found, query, body, now)
-            kind = run.call
-            reply = replies.struck(run.faults, lambda: self._run(run, given), behaviour)
-        elif found.resource in ("queues", "subscriptions"):
-            reply = self._of_queues(method, found, query, given.get("authorization"), body, now)
+            reply = replies.failure(found, behaviour)
         else:
-            reply = _of_account(found, given.get("authorization"), query, behaviour)
+            by = given.get("authorization")
+            asked = edge.Asked(method, found, parse_qs(query), by, body, now)
+            kind, reply = self._answer(asked, kind, given)
         with self._lock:
             self._calls[kind][_end(reply)] += 1
         date = formatdate(now + behaviour.clock_ahead, usegmt=True)
@@ -163,44 +158,43 @@ class WorkersAI:
             return Verdict(allowed=True, remaining=0, seconds=0.0)
         return self._tokens.take(authorization, now, limit, _WINDOW_SECONDS)
 
-    def _of_queues(
-        self,
-        method: str,
-        route: edge.Route,
-        query: str,
-        authorization: str | None,
-        body: bytes,
-        now: float,
-    ) -> Reply:
-        behaviour = self._behaviour
+    def _answer(
+        self, asked: edge.Asked, kind: str, headers: Mapping[str, str]
+    ) -> tuple[str, Reply]:
+        """As what a call counts, and its reply."""
+        if asked.route.resource == "run":
+            run = self._read(asked)
+            act = partial(self._run, run, headers)
+            return run.call, replies.struck(run.faults, act, self._behaviour)
+        if asked.route.resource in ("queues", "subscriptions"):
+            return kind, self._of_queues(asked)
+        return kind, _of_account(asked, self._behaviour)
+
+    def _of_queues(self, asked: edge.Asked) -> Reply:
+        searched = [asked.route.rest.encode(), asked.body]
         with self._lock:
-            faults = self._strikes("queues", "", [route.rest.encode(), body], None, body)
-
-            def act() -> Reply:
-                if (refused := refusal(authorization, route.account, behaviour)) is not None:
-                    return refused
-                call = read_call(route.account, route.rest, query, body, behaviour, now)
-                return self._queues.handle(method, call, route.resource)
-
-            return replies.struck(faults, act, behaviour)
+            faults = self._strikes("queues", "", searched, None, asked.body)
+            act = partial(self._queues.handle, asked, self._behaviour)
+            return replies.struck(faults, act, self._behaviour)
 
     # --- A model's URL
 
-    def _read(self, route: edge.Route, query: str, body: bytes, now: float) -> _Run:
+    def _read(self, asked: edge.Asked) -> _Run:
         """Parse a call; decide its kind and which faults strike it."""
+        body = asked.body
         sent = edge.decoded(body)
         members = sent if isinstance(sent, dict) else {}
-        asked = None if "requests" in members else members.get("request_id")
-        is_queued = parse_qs(query).get("queueRequest") == ["true"]
+        request_id = None if "requests" in members else members.get("request_id")
+        is_queued = asked.query.get("queueRequest") == ["true"]
         call: Call = "submit" if is_queued else "sync"
         batch, searched = None, [body]
         with self._lock:
-            if isinstance(asked, str):
+            if isinstance(request_id, str):
                 call = "poll"
-                batch = self._batches.find(asked, self._behaviour, now)
+                batch = self._batches.find(request_id, self._behaviour, asked.now)
                 searched += [self._batches.body(batch)] if batch else []
-            faults = self._strikes(call, route.rest, searched, batch, body)
-        return _Run(route, call, sent, body, batch, tuple(faults), now)
+            faults = self._strikes(call, asked.route.rest, searched, batch, body)
+        return _Run(asked, call, sent, batch, tuple(faults))
 
     def _strikes(
         self, call: Call, model: str, bodies: list[bytes], batch: Batch | None, body: bytes
@@ -218,8 +212,8 @@ class WorkersAI:
 
     def _run(self, run: _Run, headers: Mapping[str, str]) -> Reply:
         behaviour = self._behaviour
-        refused = edge.refusal(headers.get("authorization"), run.route.account, behaviour)
-        if refused is None and len(run.body) >= behaviour.max_payload:
+        refused = edge.refusal(run.asked, behaviour)
+        if refused is None and len(run.asked.body) >= behaviour.max_payload:
             refused = error(3006)
         if refused is not None:
             reply = replies.failure(refused, behaviour)
@@ -235,44 +229,35 @@ class WorkersAI:
 
     def _take(self, run: _Run) -> Reply:
         """A submit, or a call that is answered synchronously."""
-        behaviour = self._behaviour
-        model = MODELS.get(run.route.rest)
+        behaviour, asked = self._behaviour, run.asked
+        model = MODELS.get(asked.route.rest)
         if model is None:
             return replies.failure(error(5007), behaviour)
-        refused = self._refused(model, run)
-        if refused is not None:
-            return replies.failure(refused, behaviour)
+        if run.call == "submit" and not model.batch:
+            return replies.failure(error(8007), behaviour)
+        if not asked.body:
+            return replies.failure(error(3003), behaviour)
         requests = read_requests(model, run.sent, behaviour)
         if isinstance(requests, ApiError):
             return replies.failure(requests, behaviour)
         with self._lock:
             batch = self._batches.accept(
-                run.route.account, model.name, run.body, requests, behaviour, run.now
+                asked.route.account, model.name, asked.body, requests, behaviour, asked.now
             )
             kinds = {fault.kind for fault in run.faults}
             batch.inline = run.call == "sync" or "sync_answer" in kinds
-            self._mark(batch, run.faults, lambda: requests, run.now)
+            self._mark(batch, run.faults, lambda: requests, asked.now)
             batch.faults = tuple(fault for fault in run.faults if fault.nature.stage == "batch")
             if batch.inline:
                 self._batches.forget(batch)
             else:
-                self._queues.accepted(batch, run.now, behaviour)
-        taken = batch.accepted_at - run.now
+                self._queues.accepted(batch, asked.now, behaviour)
+        taken = batch.accepted_at - asked.now
         if batch.inline:
             return replace(self._finished(batch, requests, batch.faults, 0), delay=taken)
         result = self._waits("queued", batch) | {"model": model.name}
         reply = replies.success(result, behaviour, behaviour.submit_status)
         return replace(reply, delay=taken)
-
-    def _refused(self, model: Model, run: _Run) -> ApiError | None:
-        """Why no call to this model can be accepted; None if it can."""
-        if run.call == "submit" and not model.batch:
-            return error(8007)
-        if not run.body:
-            return error(3003)
-        if not isinstance(run.sent, dict):
-            return error(5006, "AiError: Bad input: the body is no JSON object")
-        return None
 
     def _mark(
         self, batch: Batch, faults: Iterable[Fault], requests: Callable[[], list[Any]], now: float
@@ -294,7 +279,7 @@ class WorkersAI:
         """Record in a batch which of its items will fail."""
         attempts = dict[bytes, int]()
         for index in fault.chosen(sent, batch.request_id):
-            text = msgspec.json.encode(asked(sent[index]))
+            text = msgspec.json.encode(without_reference(sent[index]))
             # The same request twice in one batch is one attempt, whatever reference it has.
             if fault.first and text not in attempts:
                 attempts[text] = self._batches.attempt(fault, text)
@@ -304,24 +289,24 @@ class WorkersAI:
     # --- Poll
 
     def _poll(self, run: _Run) -> Reply:
-        behaviour = self._behaviour
-        batch = run.batch
-        if batch is None or (batch.account, batch.model) != (run.route.account, run.route.rest):
+        behaviour, batch, asked = self._behaviour, run.batch, run.asked
+        _, account, model = asked.route
+        if batch is None or (batch.account, batch.model) != (account, model):
             unknown = ApiError(404, 10404, "AiError: request not found")
             return replies.failure(unknown, behaviour)
         with self._lock:
-            self._mark(batch, run.faults, lambda: self._sent_requests(batch), run.now)
+            self._mark(batch, run.faults, lambda: self._sent_requests(batch), asked.now)
             batch.polls += 1
-            pending = run.now < batch.completes_at
+            pending = asked.now < batch.completes_at
             earlier = batch.answers
             if not pending and batch.failure is None:
                 # Read before it is counted: the last permitted answer deletes the body.
                 requests = self._sent_requests(batch)
                 batch.answers += 1
         if pending:
-            return self._pending(batch, run.now)
+            return self._pending(batch, asked.now)
         if batch.failure is not None:
-            return self._failed(batch, batch.failure)
+            return replies.failure(batch.failure, behaviour)
         struck = tuple(fault for fault in run.faults if fault.nature.stage == "batch")
         return self._finished(batch, requests, batch.faults + struck, earlier)
 
@@ -362,14 +347,6 @@ class WorkersAI:
             batch = self._batches.find(request_id, self._behaviour, now)
             return batch is not None and now < batch.completes_at
 
-    def _failed(self, batch: Batch, failure: ApiError) -> Reply:
-        behaviour = self._behaviour
-        if behaviour.batch_failure == "envelope":
-            return replies.failure(failure, behaviour)
-        said = {"code": failure.code, "message": failure.message}
-        result = {"status": behaviour.batch_failure, "request_id": batch.shown_id(behaviour)}
-        return replies.success({**result, "error": said}, behaviour)
-
     def _finished(
         self, batch: Batch, requests: list[Any], faults: tuple[Fault, ...], earlier: int
     ) -> Reply:
@@ -386,17 +363,15 @@ def _end(reply: Reply) -> str:
     return str(reply.status)
 
 
-def _of_account(
-    route: edge.Route, authorization: str | None, query: str, behaviour: Behaviour
-) -> Reply:
+def _of_account(asked: edge.Asked, behaviour: Behaviour) -> Reply:
     """Whether a token is good, and which models there are."""
-    refused = edge.refusal(authorization, route.account, behaviour)
-    if route.resource == "verify" and refused is not None and refused.code == 10000:
+    refused, is_check = edge.refusal(asked, behaviour), asked.route.resource == "verify"
+    if is_check and refused is not None and refused.code == 10000:
         refused = error(1000, "Invalid API Token", 401)
     if refused is not None:
         return replies.failure(refused, behaviour)
-    if route.resource == "verify":
+    if is_check:
         message = {"code": 10000, "message": "This API Token is valid and active", "type": None}
         token = {"id": "0123456789abcdef0123456789abcdef", "status": "active"}
         return replies.success(token, behaviour, messages=[message])
-    return replies.listed(list(listing()), parse_qs(query), behaviour)
+    return replies.listed(list(listing()), asked.query, behaviour)

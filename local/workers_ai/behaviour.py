@@ -110,9 +110,6 @@ class Behaviour:
         "`error:{code,message}`, `error:{message}`, `error:'code: message'`, `errors:[…]`, "
         "`message`, or nothing",
     )
-    batch_failure: Literal["envelope", "error", "failed"] = _unknown(
-        "envelope", "a batch that failed after acceptance: an error, or 200 with that `status`"
-    )
 
     # Time
     latency: float = _invented(2.0, "seconds from acceptance to completion (its median)")
@@ -163,9 +160,7 @@ class Behaviour:
     fault_rates: Mapping[str, float] = _invented(
         {}, "probability by fault, such as `3040`, `poll:html` or `missing`"
     )
-    hang: float = _invented(3600.0, "seconds of silence of a `hang` fault")
     pace: float = _invented(1.0, "seconds before each kilobyte of a `slow_body` fault")
-    retry_after: int = _invented(60, "`retry-after` of an injected 971, seconds")
 
     def changed(self, changes: Mapping[str, object]) -> "Behaviour":
         """The same behaviour with some switches changed to JSON-like values."""

@@ -5,6 +5,7 @@ This module knows no models.
 
 import re
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -45,6 +46,17 @@ class Route(NamedTuple):
         return self.resource == "queues" and "/messages/" in self.rest
 
 
+class Asked(NamedTuple):
+    """A call of a resource."""
+
+    method: str
+    route: Route
+    query: Mapping[str, list[str]]
+    authorization: str | None
+    body: bytes
+    now: float
+
+
 def route(method: str, path: str) -> Route | ApiError:
     """The resource that a path names, or the edge's refusal."""
     found = _resource(path)
@@ -71,8 +83,9 @@ def _resource(path: str) -> Route | ApiError:  # One for each kind of path.
     return error(7000)
 
 
-def refusal(authorization: str | None, account: str, behaviour: Behaviour) -> ApiError | None:
+def refusal(asked: Asked, behaviour: Behaviour) -> ApiError | None:
     """Why a caller may not use an account's resource; None if it may."""
+    authorization, account = asked.authorization, asked.route.account
     if authorization is None or not _BEARER.fullmatch(authorization):
         return error(9106)
     token = authorization.removeprefix("Bearer ")

@@ -34,7 +34,7 @@ _KINDS: dict[tuple[Stage, Where], dict[str, str]] = {
         "json_500": "500 with the JSON error envelope, code 10013",
         "refuse": "no connection is made (mock transport; over a socket: `reset`)",
         "reset": "the connection is reset, nothing was accepted",
-        "hang": "silence for `seconds` (switch `hang`), nothing was accepted",
+        "hang": "silence for `seconds` (for ever), nothing was accepted",
     },
     ("instead", "poll"): {
         "flood": "`factor` megabytes of `message`: items, errors, unknown, wide, deep, or page",
@@ -157,8 +157,7 @@ class Fault(
         return is_marked or chance("share", text) < self.share
 
 
-def asked(request: object) -> object:
-    """A request without its reference."""
+def without_reference(request: object) -> object:
     if not isinstance(request, dict):
         return request
     return {name: value for name, value in request.items() if name != "external_reference"}

@@ -139,7 +139,7 @@ def _instead(fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
         case "reset":
             return Reply(status=0, cut=Cut.RESET)
         case "hang":
-            return replace(page(504), delay=fault.seconds if fault.seconds >= 0 else behaviour.hang)
+            return replace(page(504), delay=fault.seconds if fault.seconds >= 0 else FOREVER)
         case "flood":
             return Reply(
                 status=fault.status or 200, headers=(JSON,), body=flood(fault.message, fault.factor)
@@ -148,7 +148,7 @@ def _instead(fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
             refusal = error(fault.error_code, fault.message, fault.status)
             retry_after = fault.retry_after
             if retry_after < 0 and refusal.code == 971:
-                retry_after = behaviour.retry_after
+                retry_after = 60
             return failure(refusal, behaviour, retry_after)
 
 
@@ -181,7 +181,7 @@ def _after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One fo
         case "accept_then_close":
             return replace(reply, cut=Cut.CLOSE)
         case "accept_then_hang":
-            return replace(reply, delay=fault.seconds if fault.seconds >= 0 else behaviour.hang)
+            return replace(reply, delay=fault.seconds if fault.seconds >= 0 else FOREVER)
         case "accept_then_truncate" | "truncated_body":
             return replace(reply, cut=Cut.CLOSE, cut_after=at)
         case "truncated_json":

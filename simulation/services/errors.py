@@ -1,8 +1,7 @@
 """Errors of simulated AWS services, as boto3 raises them."""
 
-from collections.abc import Callable
-from functools import cache
 from types import SimpleNamespace
+from typing import Any
 
 from botocore.exceptions import ClientError
 
@@ -16,13 +15,10 @@ EXCEPTIONS = SimpleNamespace(ConditionalCheckFailedException=ConditionalCheckFai
 
 def refused(code: str, operation: str, status: int = 400, retries: int = 0) -> ClientError:
     """The error of a call that a service refused."""
-    reply = {
+    reply: Any = {
         "Error": {"Code": code, "Message": "simulated"},
         "ResponseMetadata": {"HTTPStatusCode": status, "RetryAttempts": retries},
     }
-    return _kind(code)(reply, operation)
-
-
-@cache
-def _kind(code: str) -> Callable[..., ClientError]:
-    return ConditionalCheckFailedError if code == "ConditionalCheckFailedException" else ClientError
+    if code == "ConditionalCheckFailedException":
+        return ConditionalCheckFailedError(reply, operation)
+    return ClientError(reply, operation)

@@ -4,6 +4,7 @@ Writes may be conditional; objects are joined by multipart copies; times have wh
 not simulated raises.
 """
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -56,14 +57,6 @@ class _Upload:
     parts: dict[int, Version] = field(default_factory=dict)
 
 
-class _Body:
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-
-    def read(self) -> bytes:
-        return self.content
-
-
 class S3:
     """A client for one bucket.
 
@@ -113,7 +106,7 @@ class S3:
             if int(first) >= len(content):
                 raise refused("InvalidRange", "GetObject", 416)
             content = content[int(first) : int(last) + 1 if last else None]
-        return {**found.described(), "Body": _Body(content)}
+        return {**found.described(), "Body": io.BytesIO(content)}
 
     def _find(self, bucket: str, key: str, version: str = "") -> Version | None:
         self._check(bucket, key)

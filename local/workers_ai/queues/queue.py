@@ -50,10 +50,8 @@ class Queue:
     created_at: float
     settings: dict[str, Any]
     consumer: Consumer | None = None
-    counts: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("stored", "pulled", "acked", "dropped"), 0)
-    )
-    """Messages stored, handed out, acknowledged, and deleted unread or after too many attempts."""
+    pulled: int = 0
+    acked: int = 0
     _messages: dict[str, Message] = field(default_factory=dict)
     _ready: list[tuple[float, int, str]] = field(default_factory=list)
     """A heap of when each message may be handed out next."""
@@ -65,7 +63,6 @@ class Queue:
         message = Message(drawn_id(self.queue_id, self._turn), body, content_type, now)
         self._messages[message.id] = message
         self._free(message, now)
-        self.counts["stored"] += 1
 
     def pull(self, most: int, seconds: float, now: float, seed: int) -> list[Message]:
         """Hand out at most so many messages, each leased for so many seconds."""
@@ -77,7 +74,7 @@ class Queue:
             if message is None or message.entry != entry:
                 continue
             if self.consumer and message.attempts > self.consumer.settings["max_retries"]:
-                self._drop(message)
+                self._forget(message)
                 continue
             ready.append(message)
         random.Random(f"{seed} {self.queue_id} {self._turn}").shuffle(ready)
@@ -89,7 +86,7 @@ class Queue:
             message.lease_id = drawn_id("lease", message.id, message.attempts)
             self._leases[message.lease_id] = message.id
             self._free(message, now + seconds)
-            self.counts["pulled"] += 1
+            self.pulled += 1
         return ready[:most]
 
     def ack(self, lease_id: str, now: float) -> bool:
@@ -98,7 +95,7 @@ class Queue:
         if message is None or now >= message.free_at:
             return False
         self._forget(message)
-        self.counts["acked"] += 1
+        self.acked += 1
         return True
 
     def backlog(self, now: float) -> int:
@@ -118,11 +115,7 @@ class Queue:
             message = next(iter(self._messages.values()))
             if message.stored_at >= oldest:
                 return
-            self._drop(message)
-
-    def _drop(self, message: Message) -> None:
-        self._forget(message)
-        self.counts["dropped"] += 1
+            self._forget(message)
 
     def _forget(self, message: Message) -> None:
         self._messages.pop(message.id)

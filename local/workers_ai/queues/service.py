@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs
 
 import msgspec
 
@@ -27,7 +26,7 @@ PULLED = 5
 EVENTS = ("batch.queued", "batch.succeeded", "batch.failed")
 
 
-class Asked(NamedTuple):
+class Call(NamedTuple):
     account: str
     parts: list[str]
     """What follows `queues/`, or `subscriptions/`, in the path."""
@@ -59,23 +58,14 @@ class RefusedError(Exception):
         self.problem = error(code, message)
 
 
-def read_call(
-    account: str, path: str, query: str, body: bytes, behaviour: Behaviour, now: float
-) -> Asked:
-    """A call as data; a body that is no JSON object counts as an empty one."""
-    sent = edge.decoded(body)
-    members = sent if isinstance(sent, dict) else {}
-    return Asked(account, path.split("/")[1:], parse_qs(query), members, behaviour, now)
-
-
-def refusal(authorization: str | None, account: str, behaviour: Behaviour) -> Reply | None:
+def _refusal(asked: edge.Asked, behaviour: Behaviour) -> Reply | None:
     """The answer to a caller that may not use this account's queues; None if it may."""
     if behaviour.queues_refused == "page":
         return replies.page(403)
     if behaviour.queues_refused:
         status, code = behaviour.queues_refused.split("/")
         return replies.failure(error(int(code), status=int(status)), behaviour)
-    refused = edge.refusal(authorization, account, behaviour)
+    refused = edge.refusal(asked, behaviour)
     return None if refused is None else replies.failure(refused, behaviour)
 
 
@@ -92,142 +82,144 @@ class QueueService:
 
     def state(self, now: float, behaviour: Behaviour) -> list[dict[str, Any]]:
         self._events.advance(now, behaviour)
-        return [
-            {"name": one.name, "backlog": one.backlog(now), **one.counts}
-            for one in self._queues.values()
-        ]
+        names = "name", "pulled", "acked"
+        return [{name: getattr(one, name) for name in names} for one in self._queues.values()]
 
-    def handle(self, method: str, asked: Asked, resource: str) -> Reply:
-        """Answer one call of a caller that may make it."""
-        self._events.advance(asked.now, asked.behaviour)
-        table = _QUEUE_CALLS if resource == "queues" else _SUBSCRIPTION_CALLS
-        pattern = " ".join([method, *(part if part in _WORDS else "*" for part in asked.parts)])
+    def handle(self, asked: edge.Asked, behaviour: Behaviour) -> Reply:
+        if (refused := _refusal(asked, behaviour)) is not None:
+            return refused
+        self._events.advance(asked.now, behaviour)
+        route, sent = asked.route, edge.decoded(asked.body)
+        members, parts = sent if isinstance(sent, dict) else {}, route.rest.split("/")[1:]
+        call = Call(route.account, parts, asked.query, members, behaviour, asked.now)
+        table = _QUEUE_CALLS if route.resource == "queues" else _SUBSCRIPTION_CALLS
+        pattern = " ".join([asked.method, *(part if part in _WORDS else "*" for part in parts)])
         act = table.get(pattern)
         if act is None:
             known = any(one.partition(" ")[2] == pattern.partition(" ")[2] for one in table)
-            return replies.failure(error(7001 if known else 7000), asked.behaviour)
+            return replies.failure(error(7001 if known else 7000), behaviour)
         try:
-            answer = act(self, asked)
-        except RefusedError as refused:
-            return replies.failure(refused.problem, asked.behaviour)
-        return answer if isinstance(answer, Reply) else replies.success(answer, asked.behaviour)
+            answer = act(self, call)
+        except RefusedError as refusal:
+            return replies.failure(refusal.problem, behaviour)
+        return answer if isinstance(answer, Reply) else replies.success(answer, behaviour)
 
     # --- Queues and consumers
 
-    def list_queues(self, asked: Asked) -> Reply:
-        names = asked.query.get("name", [])
-        found = [one for one in self._of(asked.account) if not names or one.name in names]
-        return replies.listed([_shown_queue(one) for one in found], asked.query, asked.behaviour)
+    def list_queues(self, call: Call) -> Reply:
+        names = call.query.get("name", [])
+        found = [one for one in self._of(call.account) if not names or one.name in names]
+        return replies.listed([_shown_queue(one) for one in found], call.query, call.behaviour)
 
-    def create_queue(self, asked: Asked) -> object:
-        name = asked.sent.get("queue_name")
+    def create_queue(self, call: Call) -> object:
+        name = call.sent.get("queue_name")
         if not isinstance(name, str):
             raise RefusedError(10207, "queue_name: a string is expected")
-        if any(one.name == name for one in self._of(asked.account)):
+        if any(one.name == name for one in self._of(call.account)):
             raise RefusedError(11009)
-        settings = _QUEUE_SETTINGS | _object_in(asked.sent, "settings")
-        queue = Queue(self._new_id("queue", asked), name, asked.account, asked.now, settings)
+        settings = _QUEUE_SETTINGS | _object_in(call.sent, "settings")
+        queue = Queue(self._new_id("queue", call), name, call.account, call.now, settings)
         self._queues[queue.queue_id] = queue
         return _shown_queue(queue)
 
-    def delete_queue(self, asked: Asked) -> object:
+    def delete_queue(self, call: Call) -> object:
         """A queue with its messages and its consumer."""
-        del self._queues[self._queue(asked).queue_id]
+        del self._queues[self._queue(call).queue_id]
         return None
 
-    def list_consumers(self, asked: Asked) -> object:
-        queue = self._queue(asked)
+    def list_consumers(self, call: Call) -> object:
+        queue = self._queue(call)
         return [_shown_consumer(queue, queue.consumer)] if queue.consumer else []
 
-    def create_consumer(self, asked: Asked) -> object:
-        queue = self._queue(asked)
+    def create_consumer(self, call: Call) -> object:
+        queue = self._queue(call)
         if queue.consumer is not None:
             raise RefusedError(11004)
-        queue.consumer = _consumer_in(self._new_id("consumer", asked), asked)
+        queue.consumer = _consumer_in(self._new_id("consumer", call), call)
         return _shown_consumer(queue, queue.consumer)
 
-    def change_consumer(self, asked: Asked) -> object:
-        queue = self._queue(asked)
-        if queue.consumer is None or queue.consumer.consumer_id != asked.parts[2]:
+    def change_consumer(self, call: Call) -> object:
+        queue = self._queue(call)
+        if queue.consumer is None or queue.consumer.consumer_id != call.parts[2]:
             raise RefusedError(11003)
-        queue.consumer = _consumer_in(queue.consumer.consumer_id, asked)
+        queue.consumer = _consumer_in(queue.consumer.consumer_id, call)
         return _shown_consumer(queue, queue.consumer)
 
     # --- Messages
 
-    def push_many(self, asked: Asked) -> object:
-        queue, messages = self._queue(asked), asked.sent.get("messages")
+    def push_many(self, call: Call) -> object:
+        queue, messages = self._queue(call), call.sent.get("messages")
         for message in messages or []:
             body, kind = message["body"], message.get("content_type", "json")
             content = body.encode() if kind == "text" else msgspec.json.encode(body)
-            queue.put(content, kind, asked.now)
+            queue.put(content, kind, call.now)
         return None
 
-    def pull(self, asked: Asked) -> object:
+    def pull(self, call: Call) -> object:
         """Messages with a lease each; an empty answer at once where there are none."""
-        queue = self._queue(asked)
+        queue = self._queue(call)
         if queue.consumer is None or queue.consumer.type != "http_pull":
             raise RefusedError(11015)
-        most = asked.sent.get("batch_size", PULLED)
+        most = call.sent.get("batch_size", PULLED)
         timeout = queue.consumer.settings["visibility_timeout_ms"]
-        seconds = asked.sent.get("visibility_timeout_ms", timeout) / 1000
-        pulled = queue.pull(most, seconds, asked.now, asked.behaviour.seed)
-        messages = [_shown_message(message, asked.behaviour) for message in pulled]
-        return {"message_backlog_count": queue.backlog(asked.now), "messages": messages}
+        seconds = call.sent.get("visibility_timeout_ms", timeout) / 1000
+        pulled = queue.pull(most, seconds, call.now, call.behaviour.seed)
+        messages = [_shown_message(message, call.behaviour) for message in pulled]
+        return {"message_backlog_count": queue.backlog(call.now), "messages": messages}
 
-    def ack(self, asked: Asked) -> object:
+    def ack(self, call: Call) -> object:
         """Messages that are done with."""
-        queue, acks = self._queue(asked), asked.sent.get("acks")
+        queue, acks = self._queue(call), call.sent.get("acks")
         if not isinstance(acks, list) or any("lease_id" not in one for one in acks):
             raise RefusedError(10207, "acks: an array of objects with lease_id is expected")
-        done = {one["lease_id"]: queue.ack(one["lease_id"], asked.now) for one in acks}
+        done = {one["lease_id"]: queue.ack(one["lease_id"], call.now) for one in acks}
         late = [lease for lease, is_good in done.items() if not is_good]
         warnings = dict.fromkeys(late, "the lease has ended")
         return {"ackCount": sum(done.values()), "retryCount": 0, "warnings": warnings}
 
     # --- Subscriptions
 
-    def list_subscriptions(self, asked: Asked) -> Reply:
-        queues = asked.query.get("queue_id", [])
-        of_account = self._subscribers(asked.account)
+    def list_subscriptions(self, call: Call) -> Reply:
+        queues = call.query.get("queue_id", [])
+        of_account = self._subscribers(call.account)
         found = [one for one in of_account if not queues or one.queue_id in queues]
         shown = [_shown_subscription(one) for one in found]
-        return replies.listed(shown, asked.query, asked.behaviour)
+        return replies.listed(shown, call.query, call.behaviour)
 
-    def create_subscription(self, asked: Asked) -> object:
+    def create_subscription(self, call: Call) -> object:
         """A model's events go to a queue from now on."""
-        sent, source = asked.sent, _object_in(asked.sent, "source")
+        sent, source = call.sent, _object_in(call.sent, "source")
         name, model = sent.get("name"), source.get("model_name")
         is_named = isinstance(model, str) and isinstance(name, str)
         if source.get("type") != "workersAi.model" or not is_named:
             raise RefusedError(10207, "name, source.type and source.model_name are expected")
         subscription = Subscription(
-            self._new_id("subscription", asked),
-            asked.account,
-            asked.now,
+            self._new_id("subscription", call),
+            call.account,
+            call.now,
             str(name),
             sent.get("enabled") is not False,
             str(model),
-            self._destination_in(asked, ""),
+            self._destination_in(call, ""),
             _events_in(sent),
         )
-        per = asked.behaviour.subscriptions_per
-        for other in self._subscribers(asked.account):
+        per = call.behaviour.subscriptions_per
+        for other in self._subscribers(call.account):
             if other.name == name or per == "source" or (per == "model" and other.model == model):
                 raise RefusedError(11902)
         self._subscriptions[subscription.id] = subscription
         return _shown_subscription(subscription)
 
-    def change_subscription(self, asked: Asked) -> object:
-        one, sent = self._subscription(asked), asked.sent
+    def change_subscription(self, call: Call) -> object:
+        one, sent = self._subscription(call), call.sent
         one.events = _events_in(sent) if "events" in sent else one.events
-        one.queue_id = self._destination_in(asked, one.queue_id)
+        one.queue_id = self._destination_in(call, one.queue_id)
         one.name = str(sent.get("name", one.name))
         one.enabled = bool(sent.get("enabled", one.enabled))
         return _shown_subscription(one)
 
-    def delete_subscription(self, asked: Asked) -> object:
-        subscription = self._subscriptions.pop(self._subscription(asked).id)
+    def delete_subscription(self, call: Call) -> object:
+        subscription = self._subscriptions.pop(self._subscription(call).id)
         return _shown_subscription(subscription)
 
     # --- What events need
@@ -250,31 +242,31 @@ class QueueService:
     def _subscribers(self, account: str) -> Iterator[Subscription]:
         return (one for one in self._subscriptions.values() if one.account == account)
 
-    def _queue(self, asked: Asked) -> Queue:
-        queue = self._queues.get(asked.parts[0])
-        if queue is None or queue.account != asked.account:
+    def _queue(self, call: Call) -> Queue:
+        queue = self._queues.get(call.parts[0])
+        if queue is None or queue.account != call.account:
             # The gateway of messages has codes of its own.
-            raise RefusedError(10104 if asked.parts[1:2] == ["messages"] else 11000)
+            raise RefusedError(10104 if call.parts[1:2] == ["messages"] else 11000)
         return queue
 
-    def _destination_in(self, asked: Asked, now: str) -> str:
-        queue_id = _object_in(asked.sent, "destination").get("queue_id", now)
-        if queue_id not in {one.queue_id for one in self._of(asked.account)}:
+    def _destination_in(self, call: Call, now: str) -> str:
+        queue_id = _object_in(call.sent, "destination").get("queue_id", now)
+        if queue_id not in {one.queue_id for one in self._of(call.account)}:
             raise RefusedError(11000)
         return str(queue_id)
 
-    def _subscription(self, asked: Asked) -> Subscription:
-        subscription = self._subscriptions.get(asked.parts[0])
-        if subscription is None or subscription.account != asked.account:
+    def _subscription(self, call: Call) -> Subscription:
+        subscription = self._subscriptions.get(call.parts[0])
+        if subscription is None or subscription.account != call.account:
             raise RefusedError(11901)
         return subscription
 
-    def _new_id(self, what: str, asked: Asked) -> str:
+    def _new_id(self, what: str, call: Call) -> str:
         self._made += 1
-        return drawn_id(what, asked.behaviour.seed, asked.account, self._made)
+        return drawn_id(what, call.behaviour.seed, call.account, self._made)
 
 
-_Act = Callable[[QueueService, Asked], object]
+_Act = Callable[[QueueService, Call], object]
 _WORDS = ("consumers", "messages", "pull", "ack", "batch")
 _QUEUE_CALLS: dict[str, _Act] = {
     "GET": QueueService.list_queues,
@@ -313,13 +305,13 @@ def _events_in(sent: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def _consumer_in(consumer_id: str, asked: Asked) -> Consumer:
+def _consumer_in(consumer_id: str, call: Call) -> Consumer:
     """The consumer that a call describes: an HTTP client, or a Worker."""
-    kind = asked.sent.get("type")
+    kind = call.sent.get("type")
     if kind not in ("http_pull", "worker"):
         raise RefusedError(10207, "type: http_pull or worker is expected")
-    settings = _CONSUMER_SETTINGS | _object_in(asked.sent, "settings")
-    return Consumer(consumer_id, asked.now, kind, settings)
+    settings = _CONSUMER_SETTINGS | _object_in(call.sent, "settings")
+    return Consumer(consumer_id, call.now, kind, settings)
 
 
 def _time(at: float) -> str:

@@ -35,9 +35,13 @@ COUNTED = {"total_count": 65}
 KNOWN, DAY = catalog().models, "2026-12-24"
 
 
+def as_reply(models):
+    return json.dumps({"result": models, "success": True}).encode()
+
+
 def read(models):
     """What a list says, by ids."""
-    return read_list(json.dumps({"result": models, "success": True}).encode(), KNOWN, DAY)
+    return read_list(as_reply(models), KNOWN, DAY)
 
 
 def after(models):
@@ -88,13 +92,12 @@ def test_new_model_is_added_with_its_task():
     ("content", "says"),
     [
         (b"", "not all of one"),
-        (json.dumps(rows()).encode()[:-9], "not all of one"),
+        (as_reply(rows())[:-9], "not all of one"),
         (b"<html>", "not all of one"),
-        (b'{"models":[]}', "has 0 models"),
-        (b'[{"id":"@cf/a/b"}]', "This is no list"),
-        (b"[]", "has 0 models"),
-        (json.dumps(rows()[:6]).encode(), "lacks 13 of the 19 known ones that take batches"),
-        (json.dumps(list(listing(frozenset()))).encode(), "of no model that it takes batches"),
+        (b'{"result":[{"id":"@cf/a/b"}]}', "This is no list"),
+        (b'{"result":[]}', "has 0 models"),
+        (as_reply(rows()[:6]), "lacks 13 of the 19 known ones that take batches"),
+        (as_reply(list(listing(frozenset()))), "of no model that it takes batches"),
         (json.dumps({"result": rows(), "result_info": COUNTED}).encode(), "has 23 of 65 models"),
         (b"[" * 100_000, "not all of one"),
     ],
@@ -121,9 +124,6 @@ def test_number_that_cannot_be_is_refused(properties):
         read(with_properties(KIMI, async_queue="true", **properties))
 
 
-LIST = json.dumps(list(listing()))
-
-
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     path = tmp_path / "models.json"
@@ -137,7 +137,7 @@ def test_shipped_file_is_what_is_written():
 
 
 def test_file_is_brought_up_to_date(file, tmp_path, capsys):
-    (tmp_path / "list.json").write_text(LIST)
+    (tmp_path / "list.json").write_bytes(as_reply(rows()))
 
     assert refresh_catalog.main([str(tmp_path / "list.json")]) == 0
 

@@ -228,7 +228,7 @@ def stack(secrets):
 
 
 def kept(secrets, stack):
-    return account_stack.secret_value(secrets, stack.outputs["ApiTokenSecretArn"])
+    return account_stack._secret_value(secrets, stack.outputs["ApiTokenSecretArn"])
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def deployed(monkeypatch, secrets, stack):
         return deploy.main()
 
     monkeypatch.setattr(deploy, "deploy", lambda given: (SAVED, stack, ""))
-    monkeypatch.setattr(deploy, "_settings", lambda *_: (SETTINGS, kept(secrets, stack)))
+    monkeypatch.setattr(deploy, "settings_of", lambda *_: (SETTINGS, kept(secrets, stack)))
     monkeypatch.setattr(
         deploy, "check_token", lambda api: "" if api.token.startswith("good") else "Not known."
     )
@@ -371,9 +371,7 @@ SUBSCRIBED = [{"id": id_, "destination": {"queue_id": queue}} for id_, queue in 
 
 @pytest.fixture
 def ended(monkeypatch):
-    monkeypatch.setattr(destroy, "session", lambda _: SimpleNamespace(client=lambda _: None))
-    monkeypatch.setattr(destroy, "secret_value", lambda *_: "token")
-    monkeypatch.setattr(destroy, "submit_settings", lambda *_: VARIABLES)
+    monkeypatch.setattr(destroy, "settings_of", lambda *_: (VARIABLES, "token"))
     return Stack("dropbatch", "arn", "UPDATE_COMPLETE", {}, OUTPUTS)
 
 

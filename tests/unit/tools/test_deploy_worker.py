@@ -12,7 +12,7 @@ from dropbatch.cli.cloudflare import Api, Reply, check_token
 from dropbatch.errors import Error
 from local import worker
 from local.processes import LocalAwsError
-from tools import answers, deploy_worker
+from tools import account_stack, answers, deploy_worker
 from tools.account_stack import Stack
 from tools.answers import AnswersFile
 from tools.deploy_worker import check_worker, worker_name
@@ -64,12 +64,12 @@ def cloudflare(monkeypatch, tmp_path):
 
         def configuration(**_):
             variables = {"WORKER_SECRET_ARN": made.arn, "WORKER_URL": made.url}
-            return {"Environment": {"Variables": variables}}
+            return {"Environment": {"Variables": variables | {"TRANSPORT": "worker"}}}
 
         functions = SimpleNamespace(get_function_configuration=configuration)
         clients = {"lambda": functions, "secretsmanager": made.secrets}
         session = SimpleNamespace(client=clients.__getitem__)
-        monkeypatch.setattr(deploy_worker, "session", lambda saved: session)
+        monkeypatch.setattr(account_stack, "session", lambda saved: session)
         yield made
 
 
