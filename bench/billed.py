@@ -255,9 +255,6 @@ def _metrics_bytes(names: set[str]) -> int:
     return len(json.dumps(line | {name: [1.0] for name in names})) + 1 if names else 0
 
 
-# ── DynamoDB's units ──────────────────────────────────────────────────────────────────────────────
-
-
 def read_units(operation: str, given: dict[str, Any], answer: dict[str, Any]) -> float:
     """Units of one call that reads; 0 for another."""
     share = 1 if given.get("ConsistentRead") else 0.5

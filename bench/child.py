@@ -49,10 +49,7 @@ def split_memory(upload: str) -> dict[str, float]:
 
 
 def collect_memory(reply: str, count: str) -> dict[str, float]:
-    """The same for a collect.
-
-    The reply is a mapped file, whose pages count as long as memory is free.
-    """
+    """The same for a collect, of a mapped file, whose pages count as long as memory is free."""
     from bench.steps import Collected  # noqa: PLC0415
 
     collected = Collected(int(count))

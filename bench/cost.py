@@ -67,9 +67,6 @@ Imports and services, without byte code (`bench/README.md`).
 POLLS, EVENTS = Events(is_on=False), Events()
 
 
-# ── the bill ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def memory_of(function: str) -> int:
     """MB that the template gives a function."""
     own = properties(f"{function.title()}Function")

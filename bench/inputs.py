@@ -103,10 +103,7 @@ REPLIES: dict[str, Callable[[random.Random], str]] = {
 
 
 def write_reply(path: Path, kind: str, size: int) -> int:
-    """Write a finished batch's reply of about `size` bytes, items shuffled.
-
-    Return the number of items.
-    """
+    """Write a finished batch's reply of about `size` bytes, items shuffled; return their number."""
     return write_answers(
         path, kind, max(size // len(_item(0, REPLIES[kind](random.Random(kind)))), 1)
     )

@@ -56,12 +56,7 @@ def behaviour_of(latency: float) -> Behaviour:
 
 
 class Meter:
-    """Counts the functions' calls while one of them runs, and what it computes.
-
-    Attributes:
-        calls: of AWS and of the API, by function.
-        computed: seconds of a whole processor, by function.
-    """
+    """Counts each function's calls of AWS and the API, and seconds of a processor it computes."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -81,10 +76,7 @@ class Meter:
 
     @contextlib.contextmanager
     def foreign(self) -> Iterator[list[int]]:
-        """Count one call, but not what this thread computes to answer it.
-
-        The list gets the bytes that it moves over TLS.
-        """
+        """Count one call, not what this thread computes for it; the list gets the bytes moved."""
         began, moved = time.thread_time(), list[int]()
         yield moved
         own = TLS_CPU * sum(moved) - (time.thread_time() - began)
@@ -147,20 +139,14 @@ def measure(batches: int, records: int, text: int, latency: float) -> Meter:
 
 @dataclass(frozen=True, slots=True)
 class Computing:
-    """Seconds of a whole processor that each function takes.
-
-    For a call and for a record of 1 KB with its answer.
-    """
+    """Seconds of a whole processor, by function: for a call, and a record with its answer."""
 
     call: dict[str, float]
     record: dict[str, float]
 
 
 def computing() -> Computing:
-    """Measure it: in the two jobs that are compared all batches are answered at once.
-
-    So their calls are the same.
-    """
+    """Measure it: in the two jobs that are compared all batches are answered at once."""
     small, few, full = (
         [measure(*job) for _ in range(ROUNDS)]
         for job in (

@@ -70,14 +70,8 @@ def anonymous() -> float:
     return int(found[1]) * 1024 / 1e6 if found else 0.0
 
 
-# ── split ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 def split(upload: Path, output: IO[bytes], model: str = MODEL) -> int:
-    """The product's split: cut, and write the staged object of each batch.
-
-    Return the number of batches.
-    """
+    """The product's split: cut, and write each batch's staged object; return how many."""
     plan = SplitPlan(
         model,
         MAX_RECORDS,
@@ -102,9 +96,6 @@ def split_floor(upload: Path, output: IO[bytes]) -> None:
         *lines, rest = (rest + block).split(b"\n")
         deque(map(_read_object, lines), maxlen=0)
         output.write(block)
-
-
-# ── collect ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class Collected:
@@ -157,10 +148,7 @@ class Collected:
 
 
 def collect_floor(reply: Path) -> None:
-    """Write the lines of a reply in which nothing is unusual.
-
-    Locate items and their results, order them by id.
-    """
+    """Write the lines of a reply in which nothing is unusual: locate items, order them by id."""
     with reply.open("rb") as file, tempfile.TemporaryFile() as spool:
         body = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         items = sorted(_read_items(body).result.responses, key=attrgetter("id"))

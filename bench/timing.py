@@ -60,9 +60,6 @@ def in_fresh_process(task: str, *arguments: object) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# ── pages ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 def written_by(command: str) -> str:
     """Which command wrote a page, of which code and when; a test says when that is too old."""
     commit = subprocess.check_output(("git", "rev-parse", "--short", "HEAD"), text=True).strip()
@@ -71,7 +68,6 @@ def written_by(command: str) -> str:
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of Markdown."""
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rows])
 
 

@@ -74,21 +74,13 @@ SERVICES = {
 
 @dataclass(frozen=True)
 class Home:
-    """Where one local stack keeps its state. A second stack beside the first uses another folder.
-
-    Attributes:
-        state: the folder, inside the project.
-        stack_file: describes the running stack.
-        deployed: what was deployed last.
-        logs: those of the services and of the SAM CLI.
-        scratch: where the functions run; their /tmp.
-    """
+    """The folder, inside the project, of one local stack; a second stack has another one."""
 
     state: Path = TOOLS
     stack_file = property(lambda self: self.state / "stack.json")
     deployed = property(lambda self: self.state / "deployed.json")
     logs = property(lambda self: self.state / "logs")
-    scratch = property(lambda self: self.state / "tmp")
+    scratch = property(lambda self: self.state / "tmp")  # The functions' /tmp.
 
     def service(self, name: str) -> Service:
         return Service(name, self.state, SERVICES[name])

@@ -58,9 +58,6 @@ class DemoError(Exception):
     """The demo did not finish, or its results are wrong; the message is for the user."""
 
 
-# ── the records ───────────────────────────────────────────────────────────────────────────────────
-
-
 def _first_sentences(text: str) -> str:
     if len(text) <= LONGEST_TEXT:
         return text
@@ -79,9 +76,6 @@ def records() -> Iterator[dict[str, str]]:
             text = html.unescape(re.sub(r"<[^>]+>", " ", operation.get("documentation", "")))
             if words := " ".join(text.split()):
                 yield {"text": _first_sentences(words), "external_reference": f"{service}.{name}"}
-
-
-# ── the job ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def run_job(wanted: list[dict[str, str]]) -> tuple[Job, float]:
@@ -117,9 +111,6 @@ def check(
     if billed != len(manifest["batches"]):
         raise DemoError(f"{billed} batches were billed; the manifest has another number.")
     return manifest, lines
-
-
-# ── what the user sees ────────────────────────────────────────────────────────────────────────────
 
 
 def nearest(query: str, lines: list[dict[str, Any]], count: int) -> list[tuple[float, int]]:
@@ -159,9 +150,6 @@ def _tell_nearest(query: str, found: list[tuple[float, int]], wanted: list[dict[
         record = wanted[number]
         text = record["text"] if len(record["text"]) <= 72 else record["text"][:69] + "..."
         print(f"  {score:.3f}  {record['external_reference']:34} {text}")
-
-
-# ── the demo ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _transport(name: str, port: int) -> str:

@@ -54,8 +54,6 @@ class Rule:
 
 @dataclass(frozen=True)
 class Message:
-    """A request or a response as received."""
-
     head: bytes
     body: bytes
 
@@ -181,7 +179,6 @@ async def _read_body(reader: asyncio.StreamReader, head: bytes) -> bytes:
 
 
 def _error(rule: Rule, first_line: list[str]) -> bytes:
-    """The response of an AWS service to a failed call."""
     service, status, code = rule.service, rule.status, rule.code
     asked = str(uuid.uuid4())
     if service != "s3":

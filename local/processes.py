@@ -47,18 +47,12 @@ class LocalAwsError(Exception):
 
 @dataclass(frozen=True)
 class Service:
-    """A program that runs in the background for one stack.
-
-    Attributes:
-        name: the name of its log and of its file.
-        state: the stack's folder.
-        sources: files and folders, relative to the project; the service is restarted when one of
-            them changes.
-    """
+    """A program that runs in the background for the stack of a folder."""
 
     name: str
     state: Path
     sources: tuple[str, ...] = ()
+    """Files and folders, relative to the project: it is restarted when one of them changes."""
 
     @property
     def file(self) -> Path:
@@ -217,7 +211,6 @@ def start_time(pid: int) -> str | None:
 
 
 def last_lines(log: Path) -> str:
-    """The end of a log, with its name."""
     lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log.exists() else []
     return "\n".join([f"--- the last lines of {log.relative_to(ROOT)}:", *lines])
 
@@ -263,11 +256,7 @@ def stopped_at_end(stop: Callable[[], object], said: bytes = b"") -> Iterator[No
 
 
 def free_port() -> int:
-    """A port that is free, as are the next two: a local AWS, its Workers AI and its fault proxy.
-
-    They are below the range from which systems assign ports, so that no program started meanwhile
-    gets one of them.
-    """
+    """A port that is free, as are the next two, below those that systems give to programs."""
     while True:
         port = random.SystemRandom().randrange(*OWN_PORTS, 3)  # Test processes seed `random` alike.
         with ExitStack() as stack, suppress(OSError):

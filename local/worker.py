@@ -42,11 +42,7 @@ def install(folder: Path = WORKER) -> None:
 def start(
     state: Path, port: int, base_url: str, account: str, token: str, *, raw: bool = True
 ) -> Service:
-    """Start the Worker of a stack's folder on a port; return the running service.
-
-    `base_url` is the REST API behind the AI binding, up to and including `/client/v4`, which
-    returns raw responses or not.
-    """
+    """Start the Worker of a stack's folder; `base_url` is the REST API behind its AI binding."""
     service = Service("worker", state)
     service.log.parent.mkdir(parents=True, exist_ok=True)
     environment = {

@@ -187,11 +187,7 @@ class EventSource:
 
 
 class Schedule:
-    """A rule of EventBridge that invokes a function again and again.
-
-    Attributes:
-        seconds: from one invocation to the next.
-    """
+    """A rule of EventBridge that invokes a function again and again, each so many seconds."""
 
     def __init__(self, function: Function, seconds: float, first: float, calls: Calls) -> None:
         """Invoke it for the first time at `first`, Unix seconds."""

@@ -246,8 +246,6 @@ def _never() -> bool:
 
 
 class _Threads:
-    """The simulated threads of one pool."""
-
     def __init__(self) -> None:
         self.running = 0
         self.waiting: list[tuple[Future[Any], Callable[[], None]]] = []

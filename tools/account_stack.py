@@ -47,8 +47,6 @@ NEVER_RAN = {"CREATE_FAILED", "ROLLBACK_COMPLETE", "ROLLBACK_FAILED"}
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack as CloudFormation describes it."""
-
     name: str
     id: str
     """Its ARN, which still names it after it has been deleted."""
@@ -177,7 +175,6 @@ def _secret_value(client: Any, secret: str) -> str:
 
 
 def confirmed(question: str) -> bool:
-    """Ask the user a question; return whether the answer is yes."""
     try:
         return input(f"{question} [y/N]: ").strip().lower() in {"y", "yes"}
     except EOFError:  # Standard input is closed: nobody can answer.

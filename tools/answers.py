@@ -108,7 +108,6 @@ def _settings(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(given: Mapping[str, str]) -> dict[str, str]:
-    """The settings that variables name."""
     found: dict[str, str] = {}
     for name, variables, pattern, must in NAMED:
         for variable in variables:
@@ -119,9 +118,6 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
                 raise DeployError(f"{variable} is {value!r}; it must be {must}.")
             found[name] = value
     return found
-
-
-# ── the template's parameters ─────────────────────────────────────────────────────────────────────
 
 
 def parameters_of(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -181,9 +177,6 @@ def _wrong(parameter: str, value: str) -> str:
     if not about.get("MinLength", 0) <= len(value) <= about.get("MaxLength", inf):
         return f"must have {about.get('MinLength', 0)} to {about.get('MaxLength', inf)} characters."
     return ""
-
-
-# ── questions ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def deploy(given: Mapping[str, str]) -> tuple[dict[str, Any], Stack, str]:
 def _prepare(given: Mapping[str, str], file: AnswersFile) -> answers.Answers:
     """Ask what is not given, show what will be created, and save the answers."""
     chosen = _with_good_token(answers.ask(given, file.settings))
-    _check_rate(chosen.parameters)
+    plan.check_rate(chosen.parameters)
     limit = _limit(file.settings, chosen.parameters)
     print(plan.describe(chosen, file.settings, limit), flush=True)
     if sys.stdin.isatty() and not confirmed("Create it?"):
@@ -105,7 +105,6 @@ def _with_good_token(chosen: answers.Answers) -> answers.Answers:
 
 
 def _recreate(saved: dict[str, Any], stack: Stack) -> None:
-    """Delete a stack that cannot be updated, after asking."""
     print(f'The stack "{stack.name}" is in {stack.status}: it can only be created again.')
     if stack.status in NEVER_RAN:
         print("It was never created completely, so it holds no data.")
@@ -132,7 +131,7 @@ def _changed(given: Mapping[str, str], file: AnswersFile, stack: Stack) -> dict[
         answers.ask_token(given)  # One of a wrong form is refused before anything is built.
     wanted |= _worker_url({**stack.parameters, **wanted}, saved)
     parameters = {**stack.parameters, **wanted}
-    _check_rate(parameters)
+    plan.check_rate(parameters)
     print(f'Updating the stack "{stack.name}" in {saved["region"]}, {saved["aws_account"]}.')
     for name, now in kept.items():
         print(
@@ -146,11 +145,6 @@ def _changed(given: Mapping[str, str], file: AnswersFile, stack: Stack) -> dict[
     print(_limit(saved, parameters), flush=True)
     answers.save(file, wanted)
     return parameters
-
-
-def _check_rate(parameters: Mapping[str, str]) -> None:
-    if wrong := plan.refused_rate(parameters):
-        raise DeployError(wrong)
 
 
 def _limit(saved: dict[str, Any], parameters: Mapping[str, str]) -> str:
@@ -185,9 +179,6 @@ def _deployed(file: AnswersFile, stack: Stack | None) -> Stack:
             "same command again."
         )
     return stack
-
-
-# ── the token, and the end ────────────────────────────────────────────────────────────────────────
 
 
 def _checked(stack: Stack, settings: dict[str, str], token: str) -> tuple[str, str]:

@@ -90,10 +90,7 @@ def _called(api: Api, method: str, path: str) -> Any:
 
 
 def what_stays(stack: Stack, names: dict[str, str], answers_file: str) -> str:
-    """List what deleting the stack removes, and what it leaves with how to remove that.
-
-    `names` are those of its bucket, table and secret, by their logical ids.
-    """
+    """What deleting the stack removes, and what it leaves with how to remove that."""
     region = stack.id.split(":")[3]
     at = f"aws dynamodb %s --region {region} --table-name {names.get('Table')}"
     empty = (

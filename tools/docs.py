@@ -57,7 +57,6 @@ def _json(value: object) -> str:
 
 
 def ranges() -> str:
-    """The ranges of each family's members."""
     models = {
         name: [one.id for one in catalog().models if find_model(one.id).schema == name]
         for name in content()["schemas"]
@@ -78,7 +77,6 @@ def ranges() -> str:
 
 
 def efforts() -> str:
-    """The efforts of each model that is known to have some, or none."""
     rows = ["| model | reasoning efforts | sent as another one |", "|---|---|---|"]
     for model in catalog().models:
         if model.efforts is not None:
@@ -101,7 +99,6 @@ def _range(limits: Limits | None) -> str:
 
 
 def members() -> str:
-    """What becomes of the members of other vendors' records."""
     return f"{fates()}\n{ranges()}\n{efforts()}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from local.template import template
-from tools.account_stack import ROOT
+from tools.account_stack import ROOT, DeployError
 from tools.answers import Answers
 
 MAX_CALLS = 240
@@ -30,16 +30,15 @@ def resources() -> str:
     return f"{', '.join(named)}, with their secret, roles, policies and logs"
 
 
-def refused_rate(parameters: Mapping[str, str]) -> str:
-    """What is wrong with the calls a minute; empty if nothing is."""
+def check_rate(parameters: Mapping[str, str]) -> None:
+    """Refuse more calls a minute than Cloudflare allows."""
     calls = parameters.get("ApiCallsPerMinute", "")
     is_worker = parameters.get("Transport") == "worker"
-    if is_worker or not calls.isdigit() or int(calls) <= MAX_CALLS:
-        return ""
-    return (
-        f"ApiCallsPerMinute {calls}: Cloudflare allows a token {MAX_CALLS} calls a minute. "
-        "More need Transport=worker, or another stack (docs/transports.md)."
-    )
+    if calls.isdigit() and int(calls) > MAX_CALLS and not is_worker:
+        raise DeployError(
+            f"ApiCallsPerMinute {calls}: Cloudflare allows a token {MAX_CALLS} calls a minute. "
+            "More need Transport=worker, or another stack (docs/transports.md)."
+        )
 
 
 def dollars() -> tuple[str, str]:
@@ -77,7 +76,6 @@ def about_limit(limit: int, region: str, *, worker: bool = False) -> str:
 
 
 def describe(answers: Answers, saved: Mapping[str, Any], limit: str) -> str:
-    """What is shown before a first deployment."""
     idle, job = dollars()
     place = f"{saved['region']}, AWS account {saved['aws_account']}"
     token = "The token goes into the stack's secret and nowhere else.\n" if answers.token else ""

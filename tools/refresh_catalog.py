@@ -84,9 +84,6 @@ class _Reply(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Reply).decode
 
 
-# ── reading the list ──────────────────────────────────────────────────────────────────────────────
-
-
 def read_list(content: bytes, known: Sequence[Model], day: str) -> dict[str, Model]:
     """The models of a list of a day (YYYY-MM-DD) by their ids, with what it says of them."""
     listed = _listed_in(content)
@@ -168,9 +165,6 @@ def _number(tokens: str | int) -> int:
     if not 0 < number <= MAX_CONTEXT:
         raise ValueError(f"{number} tokens or numbers")
     return number
-
-
-# ── bringing the catalogue up to date ─────────────────────────────────────────────────────────────
 
 
 def merged(known: Sequence[Model], listed: dict[str, Model]) -> list[Model]:

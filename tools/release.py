@@ -111,7 +111,6 @@ def write_zip(folder: Path, archive: Path) -> None:
 
 
 def write_sbom(file: Path) -> None:
-    """Write the functions' bill of materials (CycloneDX)."""
     lock = ("--pyproject", "pyproject.toml", "requirements/functions.txt")
     options = ("requirements", "--output-reproducible", "--output-file", str(file))
     _run(sys.executable, "-W", "ignore", "-m", "cyclonedx_py", *options, *lock)

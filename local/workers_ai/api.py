@@ -22,7 +22,7 @@ from local.workers_ai.batches import Batch, Batches
 from local.workers_ai.behaviour import Behaviour
 from local.workers_ai.codes import ApiError, error
 from local.workers_ai.complete import answers, completed
-from local.workers_ai.edge import Verdict, Windows
+from local.workers_ai.edge import Windows
 from local.workers_ai.faults import Call, Fault, Faults, by_chance, without_reference
 from local.workers_ai.models.catalogue import MODELS, listing
 from local.workers_ai.models.schemas import read_requests
@@ -91,7 +91,6 @@ class WorkersAI:
 
     @property
     def faults(self) -> list[Fault]:
-        """Scripted faults that may still strike."""
         with self._lock:
             return self._faults.queued()
 
@@ -132,7 +131,8 @@ class WorkersAI:
         is_free = isinstance(found, edge.Route) and found.is_of_messages
         limit = 0 if is_free or "cf-worker" in given else behaviour.global_limit
         with self._lock:
-            window = self._window(given.get("authorization", ""), now, limit)
+            token = given.get("authorization", "")
+            window = self._tokens.take(token, now, limit, _WINDOW_SECONDS)
         if not window.allowed:
             reply = replies.failure(error(971), behaviour, ceil(window.seconds))
         elif isinstance(found, ApiError):
@@ -151,12 +151,6 @@ class WorkersAI:
                 ("ratelimit-policy", f'"default";q={limit};w={ceil(_WINDOW_SECONDS)}'),
             )
         return reply
-
-    def _window(self, authorization: str, now: float, limit: int) -> Verdict:
-        """Count the call against the token's limit; 0: it is not counted."""
-        if not limit:
-            return Verdict(allowed=True, remaining=0, seconds=0.0)
-        return self._tokens.take(authorization, now, limit, _WINDOW_SECONDS)
 
     def _answer(
         self, asked: edge.Asked, kind: str, headers: Mapping[str, str]
@@ -262,7 +256,6 @@ class WorkersAI:
     def _mark(
         self, batch: Batch, faults: Iterable[Fault], requests: Callable[[], list[Any]], now: float
     ) -> None:
-        """Record in a batch what will happen to it."""
         for fault in faults:
             if fault.kind == "stuck":
                 batch.completes_at = max(batch.completes_at, now) + (
@@ -276,7 +269,6 @@ class WorkersAI:
                 self._mark_items(batch, fault, requests())
 
     def _mark_items(self, batch: Batch, fault: Fault, sent: list[Any]) -> None:
-        """Record in a batch which of its items will fail."""
         attempts = dict[bytes, int]()
         for index in fault.chosen(sent, batch.request_id):
             text = msgspec.json.encode(without_reference(sent[index]))
@@ -341,7 +333,6 @@ class WorkersAI:
             return answers(batch, self._sent_requests(batch), self._behaviour, request)
 
     def is_pending(self, request_id: str) -> bool:
-        """Whether a batch is known, and not finished."""
         with self._lock:
             now = self._now()
             batch = self._batches.find(request_id, self._behaviour, now)

@@ -39,7 +39,6 @@ class Batch:
     """Complete answers given."""
 
     def shown_id(self, behaviour: Behaviour) -> str | int:
-        """The id as replies show it."""
         if behaviour.request_id_form == "mixed" and self.polls:
             return other_form(self.request_id)
         return int(self.request_id) if behaviour.request_id_form == "integer" else self.request_id
@@ -121,7 +120,6 @@ class Batches:
         self._bodies.pop(batch.request_id, None)
 
     def bill(self) -> list[dict[str, Any]]:
-        """Every accepted batch, in order of acceptance."""
         return [batch.bill() for batch in self._all.values()]
 
     def _expire(self, behaviour: Behaviour, now: float) -> None:

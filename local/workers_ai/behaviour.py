@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from local.workers_ai.faults import check_rates
+from local.workers_ai.faults import by_name
 
 Verdict = Literal["documented", "observed", "unknown", "invented"]
 
@@ -168,7 +168,7 @@ class Behaviour:
             raise SwitchError(f"there is no switch {min(unknown)!r}")
         try:
             changed = msgspec.convert(msgspec.to_builtins(self) | dict(changes), Behaviour)
-            check_rates(changed.fault_rates)
+            list(map(by_name, changed.fault_rates))  # Each must exist.
         except (msgspec.ValidationError, ValueError) as error:
             raise SwitchError(f"switches: {error}") from error
         return changed

@@ -143,7 +143,6 @@ def _with_id(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _done(batch: Batch, now: float) -> int:
-    """How many items are finished."""
     if now >= batch.completes_at:
         return batch.count
     took = min(batch.completes_at - batch.running_at, 60.0)
@@ -187,7 +186,6 @@ def _failure(failure: ApiError, behaviour: Behaviour) -> dict[str, Any]:
 
 
 def _spoilt(items: Items, fault: Fault, requests: Items, salt: str) -> Items:
-    """The items after one fault."""
     spoil = _SPOILERS.get(fault.kind)
     return spoil(items, fault.chosen(requests, salt), fault) if spoil else items
 

@@ -113,6 +113,8 @@ class Windows:
         self._blocked_until: dict[str, float] = {}
 
     def take(self, key: str, now: float, limit: int, window: float) -> Verdict:
+        if not limit:  # The call is not counted.
+            return Verdict(allowed=True, remaining=0, seconds=0.0)
         until = self._blocked_until.get(key, 0.0)
         if now < until:
             return Verdict(allowed=False, remaining=0, seconds=until - now)

@@ -209,13 +209,8 @@ class Faults:
         return struck
 
 
-def check_rates(rates: Mapping[str, float]) -> None:
-    """Refuse probabilities of faults or of calls that do not exist."""
-    for name in rates:
-        _by_name(name)
-
-
-def _by_name(name: str) -> Fault:
+def by_name(name: str) -> Fault:
+    """The fault of a rate's name, such as `3040` or `poll:html`."""
     where, colon, kind = name.rpartition(":")
     return Fault(kind=kind, on=msgspec.convert(where, Where) if colon else None)
 
@@ -224,7 +219,7 @@ def by_chance(rates: Mapping[str, float], call: Call, *draw: str | int) -> list[
     """Chance faults that strike a call, by their rates and what chance is drawn from."""
     struck: list[Fault] = []
     for name, rate in rates.items():
-        fault = _by_name(name)
+        fault = by_name(name)
         if not fault.strikes(call, "", ()) or not _goes_with(fault, struck):
             continue
         if chance(name, *draw) < rate:

@@ -201,7 +201,6 @@ def _after(reply: Reply, fault: Fault, behaviour: Behaviour) -> Reply:  # One fo
 
 
 def _error_when_accepted(reply: Reply, fault: Fault, behaviour: Behaviour) -> ApiError:
-    """The error that answers a submit although it was carried out."""
     draw = int(chance(fault.kind, behaviour.seed, reply.body) * len(CODES_WHEN_ACCEPTED))
     code = fault.code or CODES_WHEN_ACCEPTED[draw]
     return error(code, fault.message, fault.status or STATUS_WHEN_ACCEPTED.get(code, 0))

@@ -82,52 +82,47 @@ class Calls:
 
     def read(self, operation: str, effect: Callable[[], T]) -> T:
         """A call without an effect that stays."""
-        life = self.kernel.life()
-        if life is None:
+        if self.kernel.task is None:
             return effect()
-        self._pass(life, operation)
+        self._pass(operation)
         if self.happens("throttled"):
             raise refused("ThrottlingException", operation)
         return effect()
 
     def write(self, operation: str, effect: Callable[[], T]) -> T:
         """A call that changes something; `retries` counts the SDK's earlier tries of it."""
-        life = self.kernel.life()
-        if life is None:
+        if self.kernel.task is None:
             return effect()
         place = self.places + 1
-        self._pass(life, operation)
+        self._pass(operation)
         if self.happens("throttled") or place == self.refused_at:
             raise refused("ThrottlingException", operation)
         done = effect()
         if place == self.fails_at:
             raise refused("InternalServerError", operation, 500)
         if self.happens("answered_late") or place == self.lost_at:
-            self._take(life, operation, 1.0)
+            self.take(operation, 1.0)
             self.retries = 1
             try:
                 done = effect()
             finally:
                 self.retries = 0
-        self._take(life, operation, 0.5)
+        self.take(operation, 0.5)
         return done
 
-    def _pass(self, life: Life, operation: str) -> None:
+    def _pass(self, operation: str) -> None:
         self.total += 1
         self.by_operation[operation] = self.by_operation.get(operation, 0) + 1
-        self._take(life, operation, 1.0)
+        self.take(operation, 1.0)
 
     def take(self, operation: str, share: float) -> None:
-        """Let a share of a call's time pass."""
-        life = self.kernel.life()
-        if life is not None:
-            self._take(life, operation, share)
-
-    def _take(self, life: Life, operation: str, share: float) -> None:
+        """Let a share of a call's time pass, for a task."""
+        task = self.kernel.task
+        if task is None:
+            return
+        life = task.life
         life.calls += 1
         self.places += 1
-        task = self.kernel.task
-        assert task is not None, "a life without a task"
         task.called_at, task.place = self.kernel.now, self.places
         if self.before is not None:
             self.before(life, operation)

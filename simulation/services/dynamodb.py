@@ -8,6 +8,7 @@ and its key, which is about what these have.
 """
 
 from collections.abc import Callable, Collection
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from sortedcontainers import SortedDict
 
 from simulation.services import expressions
 from simulation.services.calls import Calls, reads, writes
-from simulation.services.errors import EXCEPTIONS, refused
+from simulation.services.errors import ConditionalCheckFailedError, refused
 from simulation.services.expressions import NotSimulatedError
 from simulation.services.table import Index, Table, keyed
 
@@ -70,7 +71,7 @@ class DynamoDB:
         items: every item by its key, in wire form; a write replaces it, nothing changes it.
     """
 
-    exceptions = EXCEPTIONS
+    exceptions = SimpleNamespace(ConditionalCheckFailedException=ConditionalCheckFailedError)
 
     def __init__(self, calls: Calls, table: Table) -> None:
         self.calls = calls

@@ -1,6 +1,5 @@
 """Errors of simulated AWS services, as boto3 raises them."""
 
-from types import SimpleNamespace
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -8,9 +7,6 @@ from botocore.exceptions import ClientError
 
 class ConditionalCheckFailedError(ClientError):
     """The condition of a write did not hold."""
-
-
-EXCEPTIONS = SimpleNamespace(ConditionalCheckFailedException=ConditionalCheckFailedError)
 
 
 def refused(code: str, operation: str, status: int = 400, retries: int = 0) -> ClientError:

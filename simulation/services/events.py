@@ -3,14 +3,9 @@
 from typing import Any
 
 from simulation.services.calls import Calls, writes
-from simulation.services.errors import EXCEPTIONS
 
 
 class Events:
-    """A client; keeps what was put."""
-
-    exceptions = EXCEPTIONS
-
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
         self.put: list[dict[str, Any]] = []

@@ -308,13 +308,11 @@ def _projection(text: str) -> list[Path]:
 
 
 def changed(item: Item, text: str, names: Names) -> dict[str, Any]:
-    """The attributes of an item that an update expression names."""
     places = [names.get(name, name) for name, _ in _update(text)]
     return {place: item[place] for place in places if place in item}
 
 
 def updated(item: Item, text: str, names: Names, values: Values) -> dict[str, Any]:
-    """A new item: as an update expression leaves this one."""
     new = dict(item)
     for name, operand in _update(text):
         place = names.get(name, name)

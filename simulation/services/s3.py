@@ -13,7 +13,7 @@ from itertools import count
 from typing import IO, Any
 
 from simulation.services.calls import Calls, reads, writes
-from simulation.services.errors import EXCEPTIONS, refused
+from simulation.services.errors import refused
 from simulation.services.expressions import NotSimulatedError
 
 MAX_KEY_BYTES, MAX_METADATA_BYTES = 1_024, 2_048
@@ -65,8 +65,6 @@ class S3:
         refuses: the code with which a call about an object is refused, by operation and key; empty
             where it is not.
     """
-
-    exceptions = EXCEPTIONS
 
     def __init__(self, calls: Calls, bucket: str) -> None:
         self.calls = calls

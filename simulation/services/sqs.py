@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from simulation.services.calls import Calls, reads, writes
-from simulation.services.errors import EXCEPTIONS, refused
+from simulation.services.errors import refused
 from simulation.services.expressions import NotSimulatedError
 
 MAX_DELAY_SECONDS = 900
@@ -63,7 +63,6 @@ class Queue:
         self._ready: list[str] = []
 
     def show(self, message: Message, at: float) -> None:
-        """Make a message visible from a time on."""
         message.visible_at = at
         heappush(self._coming, (at, message.id))
 
@@ -104,8 +103,6 @@ class Queue:
 
 class SQS:
     """A client for some queues, whose URLs are their names."""
-
-    exceptions = EXCEPTIONS
 
     def __init__(
         self, calls: Calls, queues: dict[str, Queue], sent: Callable[[Queue, float], None]

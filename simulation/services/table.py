@@ -38,19 +38,10 @@ class Table:
     def described(cls, name: str, properties: Mapping[str, Any]) -> Self:
         """A table as the properties of `AWS::DynamoDB::Table` in a template describe it."""
         index = None
-        match properties.get("GlobalSecondaryIndexes", []):
-            case []:
-                pass
-            case [
-                {
-                    "IndexName": index_name,
-                    "Projection": {"ProjectionType": "KEYS_ONLY"},
-                    "KeySchema": schema,
-                }
-            ]:
-                index = TableIndex(index_name, *_names(schema))
-            case others:
-                raise NotSimulatedError(f"indexes {others}")
+        for one in properties.get("GlobalSecondaryIndexes", []):
+            if index or one["Projection"] != {"ProjectionType": "KEYS_ONLY"}:
+                raise NotSimulatedError(f"the index {one}")
+            index = TableIndex(one["IndexName"], *_names(one["KeySchema"]))
         partition_key, sort_key = _names(properties["KeySchema"])
         return cls(name, partition_key, sort_key, index)
 

@@ -31,10 +31,8 @@ class Answer(NamedTuple):
 
 def answer_all(model: Model, requests: list[dict[str, Any]], embed: Embedder) -> list[Answer]:
     """The answers to requests that passed validation, in their order."""
-    if model.family in (Family.EMBEDDING, Family.BGE_M3):
-        return _embeddings(model, requests, embed)
-    if model.family is Family.RERANKER:
-        return [_rerank(request, embed) for request in requests]
+    if model.family in (Family.EMBEDDING, Family.BGE_M3, Family.RERANKER):
+        return [_embedding(model, request, embed) for request in requests]
     return [_TEXTS[model.family](model, request) for request in requests]
 
 
@@ -54,9 +52,6 @@ def tokens(text: str) -> int:
     return len(text) // 4 + 1
 
 
-# --- Vectors and scores
-
-
 def _texts(request: dict[str, Any]) -> list[str]:
     if "contexts" in request:
         return [context["text"] for context in request["contexts"]]
@@ -64,33 +59,20 @@ def _texts(request: dict[str, Any]) -> list[str]:
     return [text] if isinstance(text, str) else text
 
 
-def _embeddings(model: Model, requests: list[dict[str, Any]], embed: Embedder) -> list[Answer]:
-    """Embed the texts of all requests in one pass, then give each request its rows."""
-    scored = [model.family is Family.BGE_M3 and bool(request.get("query")) for request in requests]
-    texts = [
-        text
-        for request, score in zip(requests, scored, strict=True)
-        if not score
-        for text in _texts(request)
-    ]
-    rows = iter(embed(texts, model.dimension))
-    answers = []
-    for request, score in zip(requests, scored, strict=True):
-        if score:
-            answers.append(_rerank(request, embed))
-            continue
-        own = _texts(request)
-        vectors = b",".join([next(rows) for _ in own])
-        shape = b"[%d,%d]" % (len(own), model.dimension)
-        if "contexts" in request:
-            result = b'{"response":[%b],"shape":%b,"pooling":"cls"}' % (vectors, shape)
-        elif model.family is Family.BGE_M3:
-            result = b'{"shape":%b,"data":[%b]}' % (shape, vectors)
-        else:
-            pooling = request.get("pooling", "mean").encode()
-            result = b'{"shape":%b,"data":[%b],"pooling":"%b"}' % (shape, vectors, pooling)
-        answers.append(Answer(result, sum(map(tokens, own))))
-    return answers
+def _embedding(model: Model, request: dict[str, Any], embed: Embedder) -> Answer:
+    if model.family is Family.RERANKER or (model.family is Family.BGE_M3 and request.get("query")):
+        return _rerank(request, embed)
+    own = _texts(request)
+    vectors = b",".join(embed(own, model.dimension))
+    shape = b"[%d,%d]" % (len(own), model.dimension)
+    if "contexts" in request:
+        result = b'{"response":[%b],"shape":%b,"pooling":"cls"}' % (vectors, shape)
+    elif model.family is Family.BGE_M3:
+        result = b'{"shape":%b,"data":[%b]}' % (shape, vectors)
+    else:
+        pooling = request.get("pooling", "mean").encode()
+        result = b'{"shape":%b,"data":[%b],"pooling":"%b"}' % (shape, vectors, pooling)
+    return Answer(result, sum(map(tokens, own)))
 
 
 def _rerank(request: dict[str, Any], embed: Embedder) -> Answer:
@@ -98,9 +80,6 @@ def _rerank(request: dict[str, Any], embed: Embedder) -> Answer:
     found = scores(embed, request["query"], contexts)
     result = {"response": [{"id": index, "score": score} for index, score in enumerate(found)]}
     return Answer(msgspec.json.encode(result), sum(map(tokens, [request["query"], *contexts])))
-
-
-# --- Texts
 
 
 def _translation(_: Model, request: dict[str, Any]) -> Answer:
@@ -246,9 +225,7 @@ def _responses(model: Model, request: dict[str, Any]) -> Answer:
     return Answer(msgspec.json.encode(result), made.prompt_tokens, made.completion_tokens)
 
 
-# --- Speech: no batch schema of these models is published, so both directions are invented
-
-
+# No batch schema of the models of speech is published: both directions are invented.
 def _transcript(_: Model, request: dict[str, Any]) -> Answer:
     text = f"Local transcript {_digest(request)}"
     return Answer(

@@ -51,11 +51,7 @@ def _signs(dimension: int) -> tuple[bytes, ...]:
 
 
 def _of_words(texts: list[str], dimension: int) -> list[bytes]:
-    """Vectors from the words of a text and their parts, each hashed to one component and a sign.
-
-    Texts with the same words, or with words of the same stem, are near each other; synonyms are
-    not.
-    """
+    """Vectors from words and their parts: texts with words of the same stem are near each other."""
     rounded = ([round(one, _DIGITS) for one in _vector(text, dimension)] for text in texts)
     return [msgspec.json.encode(vector) for vector in rounded]
 

@@ -44,7 +44,6 @@ class Events:
         self._ends(batch, now)
 
     def advance(self, now: float, behaviour: Behaviour) -> None:
-        """Let happen what happens until now."""
         while self._coming and self._coming[0][0] <= now:
             at, _, act = heapq.heappop(self._coming)
             act(at, behaviour)
@@ -98,7 +97,6 @@ def _delay(what: str, drawn_by: str, behaviour: Behaviour) -> float:
 
 
 def event(batch: Batch, what: str, subscription: str, at: float, behaviour: Behaviour) -> bytes:
-    """An event of a batch, as JSON."""
     payload: dict[str, Any] = {"requestId": _shown(batch.request_id, behaviour)}
     if what == "failed":
         status, code, message = batch.failure or error(3030)

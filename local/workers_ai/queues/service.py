@@ -123,7 +123,6 @@ class QueueService:
         return _shown_queue(queue)
 
     def delete_queue(self, call: Call) -> object:
-        """A queue with its messages and its consumer."""
         del self._queues[self._queue(call).queue_id]
         return None
 
@@ -168,7 +167,6 @@ class QueueService:
         return {"message_backlog_count": queue.backlog(call.now), "messages": messages}
 
     def ack(self, call: Call) -> object:
-        """Messages that are done with."""
         queue, acks = self._queue(call), call.sent.get("acks")
         if not isinstance(acks, list) or any("lease_id" not in one for one in acks):
             raise RefusedError(10207, "acks: an array of objects with lease_id is expected")
@@ -187,7 +185,6 @@ class QueueService:
         return replies.listed(shown, call.query, call.behaviour)
 
     def create_subscription(self, call: Call) -> object:
-        """A model's events go to a queue from now on."""
         sent, source = call.sent, _object_in(call.sent, "source")
         name, model = sent.get("name"), source.get("model_name")
         is_named = isinstance(model, str) and isinstance(name, str)
@@ -306,7 +303,6 @@ def _events_in(sent: Mapping[str, Any]) -> list[str]:
 
 
 def _consumer_in(consumer_id: str, call: Call) -> Consumer:
-    """The consumer that a call describes: an HTTP client, or a Worker."""
     kind = call.sent.get("type")
     if kind not in ("http_pull", "worker"):
         raise RefusedError(10207, "type: http_pull or worker is expected")
