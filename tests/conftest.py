@@ -38,7 +38,8 @@ settings.register_profile(
 settings.register_profile(QUICK, settings.get_profile("dropbatch"), max_examples=60 // FEWER)
 settings.load_profile("dropbatch")
 
-STACK_OF_A_FILE = ("tests/deployed/", "tests/faults/")
+TOGETHER_BY_FILE = ("tests/deployed/", "tests/faults/", "tests/unit/")
+"""Tests of a file share a stack, or are so short that handing them out one by one takes longer."""
 TOGETHER = {
     "tests/deployed/test_stack.py": "builds",
     "tests/unit/repo/test_artifact.py": "builds",
@@ -71,10 +72,8 @@ def pytest_collection_finish():
     gc.set_threshold(20_000, 20, 50)
 
 
-class _OneProcessForAStack(LoadScopeScheduling):
-    """Tests go to whichever process is free, but those that share a stack.
-
-    Builds or the template stay together.
+class _LongTestsLast(LoadScopeScheduling):
+    """Files go first, the largest before others; then one by one the tests that take seconds.
 
     They are grouped by path: xdist 3.8 cannot read its own group marks with pytest 9.2.
     """
@@ -83,7 +82,7 @@ class _OneProcessForAStack(LoadScopeScheduling):
         for place, share in TOGETHER.items():
             if nodeid.startswith(place):
                 return share
-        return nodeid.partition("::")[0] if nodeid.startswith(STACK_OF_A_FILE) else nodeid
+        return nodeid.partition("::")[0] if nodeid.startswith(TOGETHER_BY_FILE) else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)  # there are no such hooks under `-p no:xdist`
@@ -94,4 +93,4 @@ def pytest_xdist_auto_num_workers(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    return _OneProcessForAStack(config, log)
+    return _LongTestsLast(config, log)

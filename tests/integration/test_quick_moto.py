@@ -31,7 +31,12 @@ READS = (
         for section in ("0-3", "2-", "9-99", "10-12", "70000-", "-3", "0-0")
     ),
 )
-LISTS = ({}, {"Prefix": "a"}, {"Prefix": "é /+"}, {"Prefix": "none"}, {"Prefix": "", "MaxKeys": 2})
+LISTS = (
+    *({"Prefix": prefix} for prefix in ("", "a", "é /", "none")),
+    *({"Prefix": prefix, "Delimiter": "/"} for prefix in ("", "é", "é /")),
+    {"Prefix": "", "MaxKeys": 2},
+)
+AFTER = ({"StartAfter": "b"}, {"StartAfter": "e", "Delimiter": "/"})
 VOLATILE = {
     "ResponseMetadata",
     "NextVersionIdMarker",
@@ -86,6 +91,7 @@ def answered(call, **arguments):
     ):
         assert not one.pop("LastModified").microsecond
         one.pop("ChecksumAlgorithm", None)
+        one.pop("Owner", None)
     body = {"Body": found["Body"].read()} if "Body" in found else {}
     status = {"status": found["ResponseMetadata"]["HTTPStatusCode"]}
     return {name: value for name, value in found.items() if name not in VOLATILE} | body | status
@@ -106,6 +112,7 @@ def every_answer(s3):
         found.append(answered(s3.get_bucket_versioning, Bucket=bucket))
         for listing in (s3.list_objects_v2, s3.list_object_versions):
             found += [answered(listing, Bucket=bucket, **asked) for asked in LISTS]
+        found += [answered(s3.list_objects_v2, Bucket=bucket, **asked) for asked in AFTER]
     listed = s3.list_object_versions(Bucket="versions")
     for one in sorted(listed["Versions"], key=lambda one: (one["Key"], one["ETag"])):
         place = {"Bucket": "versions", "Key": one["Key"], "VersionId": one["VersionId"]}

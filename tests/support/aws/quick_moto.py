@@ -2,7 +2,8 @@
 
 A call of SQS, EventBridge or Secrets Manager goes straight to moto's handler, one of S3 to moto's
 objects (`quick_s3`), and one of DynamoDB to a simulated table (`quick_dynamodb`): HTTP, its headers
-and its routes take longer. The request is still checked against the service's model. moto also
+and its routes take longer. Requests are still checked against the service's model, each form of
+them once. moto also
 looks for a request's service among two hundred, makes that service's table of URLs and the names of
 its methods anew, prepares for another HTTP client than botocore's, reads the same JSON path for
 each event, and takes the time from a calendar.
@@ -84,7 +85,7 @@ def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
     service = meta.service_model.service_name
     if not at_moto or operation not in DIRECT.get(service, ()):
         return _send(client, operation, arguments)
-    validate_parameters(arguments, meta.service_model.operation_model(operation).input_shape)
+    _validate(meta.service_model, operation, arguments)
     answers = ANSWERS.get(service)
     answer = answers(client, operation, arguments) if answers else None
     if answer is None:
@@ -97,6 +98,27 @@ def _call(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
         "RetryAttempts": 0,
     }
     return {**answer, "ResponseMetadata": metadata}
+
+
+_valid: set[tuple[str, str, Any]] = set()
+"""Calls that were checked: their services, operations, and what `_form` says of their arguments."""
+
+
+def _validate(service: Any, operation: str, arguments: dict[str, Any]) -> None:
+    """Check arguments against the service's model, unless others of the same form were right."""
+    checked = service.service_name, operation, _form(arguments)
+    if checked not in _valid:
+        validate_parameters(arguments, service.operation_model(operation).input_shape)
+        _valid.add(checked)
+
+
+def _form(value: Any) -> Any:
+    """All that the models look at: names, types, numbers, and whether a text is empty."""
+    if isinstance(value, dict):
+        return tuple([(name, _form(member)) for name, member in value.items()])
+    if isinstance(value, list):
+        return frozenset(map(_form, value)), len(value)
+    return type(value), value if isinstance(value, int) else not value
 
 
 def _json(client: Any, operation: str, arguments: dict[str, Any]) -> dict[str, Any] | None:

@@ -21,7 +21,8 @@ ARGUMENTS = {
     "CreateBucket": {"Bucket", "CreateBucketConfiguration"},
     "GetObject": {"Bucket", "Key", "VersionId", "IfMatch", "Range"},
     "HeadObject": {"Bucket", "Key", "VersionId"},
-    "ListObjectsV2": {"Bucket", "Prefix"},
+    "ListObjectsV2": {"Bucket", "Prefix", "Delimiter", "StartAfter"},
+    "ListObjectVersions": {"Bucket", "Prefix"},
     "PutBucketNotificationConfiguration": {"Bucket", "NotificationConfiguration"},
     "PutBucketVersioning": {"Bucket", "VersioningConfiguration"},
     "PutObject": {
@@ -145,13 +146,20 @@ def _set_notifications(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, A
 
 
 def _list(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    prefix = arguments.get("Prefix", "")
-    found = [
-        key
-        for name, key in sorted(bucket.keys.items())
-        if name.startswith(prefix) and isinstance(key, FakeKey)
-    ]
-    if len(found) > get_s3_default_max_keys():
+    prefix, delimiter = arguments.get("Prefix", ""), arguments.get("Delimiter", "")
+    keys, folders = [], set()
+    for name, key in sorted(bucket.keys.items()):
+        if not name.startswith(prefix) or not isinstance(key, FakeKey):
+            continue
+        folder = name.find(delimiter, len(prefix)) + 1 if delimiter else 0
+        shown = name[:folder] or name
+        if shown <= arguments.get("StartAfter", ""):
+            continue
+        if folder:
+            folders.add(shown)
+        else:
+            keys.append(key)
+    if len(keys) + len(folders) > get_s3_default_max_keys():
         return None
     told = {
         "IsTruncated": False,
@@ -159,13 +167,44 @@ def _list(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
         "Prefix": prefix,
         "MaxKeys": get_s3_default_max_keys(),
         "EncodingType": "url",
-        "KeyCount": len(found),
+        "KeyCount": len(keys) + len(folders),
     }
-    return told | ({"Contents": [_listed(key) for key in found]} if found else {})
+    told |= {name: arguments[name] for name in ("Delimiter", "StartAfter") if name in arguments}
+    shown_folders = [{"Prefix": folder} for folder in sorted(folders)]
+    lists = {"Contents": [_listed(key) for key in keys], "CommonPrefixes": shown_folders}
+    return told | {name: found for name, found in lists.items() if found}
+
+
+def _list_versions(bucket: Any, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Without owners, which nobody reads; where something was deleted, moto answers."""
+    prefix = arguments.get("Prefix", "")
+    found = [
+        (key, place == 0)
+        for name, versions in sorted(bucket.keys.iterlists())
+        if name.startswith(prefix)
+        for place, key in enumerate(reversed(versions))
+    ]
+    is_usual = all(isinstance(key, FakeKey) for key, _ in found)
+    if not is_usual or len(found) > get_s3_default_max_keys():
+        return None
+    told = {
+        "IsTruncated": False,
+        "KeyMarker": "",
+        "VersionIdMarker": "",
+        "Name": bucket.name,
+        "Prefix": prefix,
+        "MaxKeys": get_s3_default_max_keys(),
+    }
+    versions = [
+        {**_listed(key), "VersionId": key.version_id, "IsLatest": is_latest}
+        for key, is_latest in found
+    ]
+    return told | ({"Versions": versions} if versions else {})
 
 
 _OF_BUCKET = {
     "ListObjectsV2": _list,
+    "ListObjectVersions": _list_versions,
     "PutBucketNotificationConfiguration": _set_notifications,
     "PutBucketVersioning": _set_versioning,
 }
