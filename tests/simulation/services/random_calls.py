@@ -10,7 +10,6 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from local.template import properties
 from tests.support.aws.resources import TABLE
 
 CALLS = 1_000
@@ -218,13 +217,6 @@ class RandomCalls:
             "ConditionExpression": text,
             **{name: value for name, value in named.items() if value},
         }
-
-
-def make_table(client: Any) -> None:
-    """Create the template's table."""
-    described = properties("Table")
-    names = ("AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes", "BillingMode")
-    client.create_table(TableName=TABLE, **{name: described[name] for name in names})
 
 
 def compare(ours: Any, theirs: Any, calls: int) -> Counter[tuple[str, str]]:

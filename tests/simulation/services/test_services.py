@@ -24,13 +24,13 @@ from simulation.services.events import Events
 from simulation.services.expressions import NotSimulatedError, condition, normal
 from simulation.services.s3 import S3
 from simulation.services.sqs import SQS, Queue
-from tests.simulation.services.random_calls import CALLS, compare, make_table
+from tests.simulation.services.random_calls import CALLS, compare
 from tests.simulation.worlds.world import START
 from tests.support.aws import quick_moto
-from tests.support.aws.resources import BUCKET, REGION, ledger_table
+from tests.support.aws.resources import BUCKET, REGION, ledger_table, make_table, sign_in
 
 JOINS = 60
-EVERYDAY = 400
+EVERYDAY = 200
 SOME = pytest.mark.parametrize("count", [EVERYDAY, pytest.param(CALLS, marks=pytest.mark.slow)])
 
 
@@ -38,8 +38,7 @@ SOME = pytest.mark.parametrize("count", [EVERYDAY, pytest.param(CALLS, marks=pyt
 def moto(monkeypatch):
     """Clients of moto, over HTTP: nothing that another test has made faster answers."""
     monkeypatch.setattr(quick_moto, "DIRECT", {})
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
+    sign_in(monkeypatch)
     with mock_aws():
         found = {
             name: boto3.client(name, region_name=REGION) for name in ("dynamodb", "s3", "events")
@@ -69,7 +68,7 @@ def outcome(call):
 @SOME
 def test_table_answers_as_moto_does(moto, calls, count):
     """Each call has the same answer or the same error."""
-    make_table(moto.dynamodb)
+    make_table()
 
     outcomes = compare(DynamoDB(calls, ledger_table()), moto.dynamodb, count)
 
@@ -237,9 +236,6 @@ def test_table_refuses_what_is_no_number_of_dynamodb(text):
         normal({"N": text})
 
 
-# ── the queue ─────────────────────────────────────────────────────────────────────────────────────
-
-
 VISIBILITY, RECEIVES = 30, 3
 
 
@@ -308,8 +304,7 @@ class Ours:
 
 @pytest.fixture
 def traveller(monkeypatch):
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
+    sign_in(monkeypatch)
     with mock_aws(), time_machine.travel(START, tick=False) as traveller:
         yield traveller
 
