@@ -94,9 +94,6 @@ def test_secret_of_several_lines_is_refused_by_name(start, api):
     assert all_good(world, 3)
 
 
-# ── after a redeployment with another `CloudflareAccountId` ───────────────────────────────────────
-
-
 SECOND = "f" * 32
 HOUR = 3_600.0
 

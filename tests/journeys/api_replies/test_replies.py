@@ -16,9 +16,6 @@ from tests.support.translations import (
     submits,
 )
 
-# ── what becomes of each reply to a submit that says what happened ────────────────────────────────
-
-
 BGE = "@cf/baai/bge-small-en-v1.5"
 
 
@@ -91,9 +88,6 @@ def test_refused_token_pauses_all_until_secret_is_changed(world, api):
     assert world.refused == []
 
 
-# ── what becomes of each reply to a poll without an answer ────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     "kind",
     [
@@ -138,9 +132,6 @@ def test_unusual_but_clear_reply_is_billed_once(world, api, switch):
     assert [batch["unknowable_submits"] for batch in world.manifest()["batches"]] == [0]
 
 
-# ── what becomes of each code of the API ──────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     "fault",
     [
@@ -177,9 +168,6 @@ def test_unavailable_model_fails_its_whole_job_and_no_other(start, api, fault):
     assert submits(api) == 2
 
 
-# ── batches that are split, again and again, until only the bad records fail ──────────────────────
-
-
 def test_bad_records_are_isolated_and_only_they_fail(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=64)
     records = referenced(100)
@@ -204,9 +192,6 @@ def test_records_failing_only_together_are_answered(start, api):
 
     assert len(api.accepted) == 1 + 8 + 128, "128 records in 8 pieces, each of 16 in 16"
     assert all_good(world, 128)
-
-
-# ── withdrawn models, and those that refuse references ────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 410])

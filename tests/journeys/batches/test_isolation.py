@@ -59,9 +59,6 @@ def fails_later(*bad):
     ]
 
 
-# ── what it finds, and at what cost ───────────────────────────────────────────────────────────────
-
-
 LATER = pytest.mark.parametrize("later", [False, True], ids=["refused", "failed after acceptance"])
 
 
@@ -79,9 +76,6 @@ def test_one_bad_record_is_found(start, api, count, submits, later):
     assert calls(api, "submit") <= submits
     assert world.manifest()["isolation"] == {"submits": len(pieces(world)), "at_most": 2_000}
     assert time.time() - began < 6 * 60
-
-
-# ── when every record is bad ──────────────────────────────────────────────────────────────────────
 
 
 @LATER
@@ -106,9 +100,6 @@ def test_rest_is_not_sent_when_all_fail_alone(start, api, count, later):
     assert len(alone) >= min(count, 60)
     assert count == 50 or any(message.startswith("Not sent alone") for message in messages(world))
     assert len(world.lines("retry.jsonl")) == count
-
-
-# ── no function calls itself ──────────────────────────────────────────────────────────────────────
 
 
 @LATER

@@ -10,9 +10,6 @@ from local.workers_ai.replies import page
 from shared.workers_ai import client as workers_ai
 from tests.support.translations import M2M, all_good, codes, greetings, referenced, submits
 
-# ── A reply lacks items, or some failed for capacity ──────────────────────────────────────────────
-
-
 RECORDS = [
     {"text": f"hello {number}", "target_lang": "es", "external_reference": f"r{number}"}
     for number in range(20)
@@ -111,15 +108,9 @@ def test_failures_for_capacity_do_not_count_for_the_failure_limit(start, api):
     assert world.manifest()["state"] == "completed"
 
 
-# ── replies that are not believed at once ─────────────────────────────────────────────────────────
-
-
 def checks(api):
     """Free calls, and nothing else: polls and submits are counted apart."""
     return sum(api.calls.get("search", {}).values())
-
-
-# ── on a poll ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_unknown_id_is_believed_only_from_api_itself(world, api):
@@ -134,9 +125,6 @@ def test_unknown_id_is_believed_only_from_api_itself(world, api):
 
     assert all_good(world, 3)
     assert len(api.accepted) == 1
-
-
-# ── a firewall on the way to a submit ─────────────────────────────────────────────────────────────
 
 
 def test_firewall_block_costs_one_record(start, api):
@@ -186,9 +174,6 @@ def test_403_page_without_free_call_is_retried_later(world, api, monkeypatch):
     assert len(api.accepted) == 1
 
 
-# ── ids that the API says it does not know ────────────────────────────────────────────────────────
-
-
 MINUTE = 60
 
 
@@ -218,9 +203,6 @@ def test_only_batch_of_stack_is_submitted_again_after_its_deadline(start, api):
     assert len(api.accepted) == 2
 
 
-# ── it has one id, and the one before is given up and counted ─────────────────────────────────────
-
-
 HOUR = 3_600.0
 
 
@@ -241,9 +223,6 @@ def test_overdue_batch_is_submitted_again(start, api):
     assert submits(api) == 2
     (batch,) = world.manifest()["batches"]
     assert (world.manifest()["given_up_ids"], batch["given_up_ids"], batch["attempts"]) == (1, 1, 2)
-
-
-# ── replies larger than can be held ───────────────────────────────────────────────────────────────
 
 
 BGE = "@cf/baai/bge-small-en-v1.5"

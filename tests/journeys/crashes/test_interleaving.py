@@ -6,9 +6,6 @@ from contextlib import contextmanager
 import functions.submit.handler
 from tests.support.translations import M2M, greetings
 
-# ── between two calls of one invocation another runs whole ────────────────────────────────────────
-
-
 LONGER_THAN_ANY_CLAIM = 400.0
 
 

@@ -14,9 +14,6 @@ from tests.support.aws import quick_moto
 from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M
 
-# ── functions ─────────────────────────────────────────────────────────────────────────────────────
-
-
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(6)]
 WRITES = {"UpdateItem", "PutItem", "PutObject", "SendMessageBatch"}
 
@@ -69,9 +66,6 @@ def test_repeated_write_recognizes_itself(start, api, lost):
     assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1] * 2
     assert [batch["unknowable_submits"] for batch in world.manifest()["batches"]] == [0] * 2
     assert len(api.accepted) == 2
-
-
-# ── users ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 LLAMA = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"

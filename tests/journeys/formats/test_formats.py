@@ -219,9 +219,6 @@ def test_lines_of_objects_come_back_with_their_answers(world, api):
     assert world.manifest(folder_of(world, "again.jsonl"))["counts"]["succeeded"] == 1
 
 
-# ── files modelled on the vendors' own examples ───────────────────────────────────────────────────
-
-
 VENDORS = json.loads((Path(__file__).parents[2] / "files/vendors.json").read_text("utf-8"))
 """Batch files by name, each as its lines."""
 M3 = "@cf/baai/bge-m3"
@@ -289,9 +286,6 @@ def test_vendors_file_is_answered_in_its_own_form(world, name):
             record["modelInput"] for record in records
         ]
         assert all(line["modelOutput"] for line in lines)
-
-
-# ── the files in examples/: every record of each is answered ──────────────────────────────────────
 
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

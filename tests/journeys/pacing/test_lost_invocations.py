@@ -38,9 +38,6 @@ def run(world, minutes, queues=READ):
         world.pass_time(max(MINUTE - world.now() % MINUTE, 1))
 
 
-# ── invocations ───────────────────────────────────────────────────────────────────────────────────
-
-
 class Silent:
     """The API, which takes a poll and says nothing until its time is over."""
 
@@ -116,9 +113,6 @@ def test_work_of_dead_function_begins_in_3_minutes(api, call, mode, found):
 
         assert float(world.item(found)["created_at"]["N"]) - died <= 3 * MINUTE + 10
         assert [batch["attempts"] for batch in world.manifest()["batches"]] == [1]
-
-
-# ── queues ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def states(world):

@@ -24,9 +24,6 @@ def counted(capsys, name):
     return sum(sum(value) if isinstance(value, list) else value for value in values)
 
 
-# ── numbers ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_long_holds_are_reported_and_raise_alarm(world, api, capsys):
     api.inject(Fault(kind="971", on="submit", retry_after=999_999_999, times=0))
     world.upload_records("a.jsonl", greetings(3), model=M2M)
@@ -41,9 +38,6 @@ def test_long_holds_are_reported_and_raise_alarm(world, api, capsys):
 
     run_until(world, began + 2 * HOUR)
     assert counted(capsys, "StuckItems") > 0
-
-
-# ── what is tried in vain ─────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -85,9 +79,6 @@ def test_model_without_capacity_for_an_hour_raises_alarm(world, api, capsys):
 
     run_until(world, began + 2 * HOUR)
     assert counted(capsys, "StuckItems") > 0
-
-
-# ── a wait that Cloudflare asks for again and again is shown from the fifteenth minute on ─────────
 
 
 MINUTE = 60.0

@@ -16,8 +16,6 @@ from shared.pacing.wake import LeftDue, Wakes, wake
 from tests.support.aws.resources import TABLE
 from tests.support.translations import M2M
 
-# ── what a message leaves due before the next tick wakes the poll function ────────────────────────
-
 
 @pytest.fixture
 def services(world):
@@ -54,9 +52,6 @@ def messages(world, queue="PollQueue"):
         "Messages", []
     )
     return [json.loads(one["Body"]) for one in found]
-
-
-# ── the control item ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_thousand_batches_plan_one_wake_up(plan):
@@ -110,9 +105,6 @@ def test_message_of_wake_up_is_delayed_until_due(services, world, due_in, delay)
     assert json.loads(entry["MessageBody"]) == {"do": "wake", "at": planned, "hops": 1}
 
 
-# ── what an invocation leaves due ─────────────────────────────────────────────────────────────────
-
-
 def item(number, due_at, work="v2#poll"):
     held = {"due_at": {"N": str(due_at)}, "work": {"S": work}} if due_at else {}
     return {"pk": {"S": "JOB#a"}, "sk": {"S": f"BATCH#{number}"}, **held}
@@ -129,9 +121,6 @@ def test_end_of_chain_of_messages_sends_nothing(services, world):
     assert sent(MAX_HOPS) == []
     assert sent(MAX_HOPS - 1) == [("poll", MAX_HOPS)]  # A wake-up could send nothing.
     assert sorted(sent(MAX_HOPS - 2)) == [("poll", MAX_HOPS - 1), ("wake", MAX_HOPS - 1)]
-
-
-# ── the times of polls are learned: on the whole path, from one job to the next ───────────────────
 
 
 GREETING = [{"text": "hello", "target_lang": "es"}]

@@ -30,9 +30,6 @@ def minutes_to_the_end(world, at_most=60):
     return (world.now() - began) / 60
 
 
-# ── without a turn ────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("count", "refused_at", "over_by", "code", "status"),
     [(4, 2, 63, 10000, 401), (1, 55, 78, 0, 429)],
@@ -109,9 +106,6 @@ def test_batches_end_without_byte_of_their_bodies(start):
     assert [line["text"] for line in world.lines("retry.jsonl")] == [
         f"text {number}" for number in range(60)
     ]
-
-
-# ── at once ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,6 @@ def grow_older(world, seconds):
         world.dynamodb.put_item(TableName="ledger", Item=item)
 
 
-# ── 20 claims, then hourly and an alarm, then 72 hours ────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("kind", ["html", "reset", "truncated_json", "refuse", "bare"])
 def test_unanswered_batch_ends_internal_after_72_hours(world, api, counted, kind):
     api.switch(retention=0)
@@ -163,9 +160,6 @@ def test_unreadable_upload_ends_failed(start, monkeypatch, counted):
     assert 72 <= counted["StuckItems"] <= 74
 
 
-# ── what is never accepted, and what is never answered ────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     "fault",
     [
@@ -191,9 +185,6 @@ def test_unaccepted_batch_expires_after_7_days(world, api, fault):
     assert codes(world) == ["expired"] * 3
     assert len(world.lines("retry.jsonl")) == 3
     assert len(api.accepted) == 0
-
-
-# ── pauses stop the clock ─────────────────────────────────────────────────────────────────────────
 
 
 def change_token(world, api):

@@ -19,9 +19,6 @@ from shared.errors import StorageError
 from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M, greetings
 
-# ── who listens on EventBridge hears of each job's end ────────────────────────────────────────────
-
-
 GREETINGS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(3)]
 
 
@@ -136,9 +133,6 @@ def test_event_refused_for_good_holds_up_no_job(world, before_calls, caplog, ref
     assert "event not published" in caplog.text
 
 
-# ── the mail about a failed job ───────────────────────────────────────────────────────────────────
-
-
 def at(event, path):
     """A value in an event by its JSON path, of member names alone."""
     return reduce(lambda value, name: value[name], path.removeprefix("$.").split("."), event)
@@ -180,9 +174,6 @@ def test_mail_survives_any_key_and_message(world, name):
     assert mail["error"] == world.manifest()["error"]
     assert mail["error"]["code"] == "bad_model"
     assert '"' in mail["error"]["message"]
-
-
-# ── digests of result files ───────────────────────────────────────────────────────────────────────
 
 
 RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(8)]
@@ -229,9 +220,6 @@ def test_file_too_large_to_reread_has_no_digest(start, small_steps, monkeypatch)
     manifest = world.manifest()
     assert manifest["state"] == "completed"
     assert {file["name"]: file["sha256"] is None for file in manifest["files"]}["output.jsonl"]
-
-
-# ── results and staged objects that are deleted while their job runs ──────────────────────────────
 
 
 DAY = 1_440

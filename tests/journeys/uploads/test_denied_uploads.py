@@ -110,9 +110,6 @@ def test_denied_upload_is_shown_at_once_and_read_when_allowed(world, refuse, den
     assert world.status()["waiting_for"] is None
 
 
-# ── nothing may be known ──────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("denial", HEADS.values(), ids=HEADS)
 def test_upload_of_which_nothing_is_known_is_shown(world, refuse, denial, caplog):
     refuse(*denial)
@@ -148,9 +145,6 @@ def test_unknown_upload_is_given_up_after_a_day(world, refuse):
         None,
     )
     assert dead_letters(world) == []
-
-
-# ── writes ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("part", ["/request", "/part", "/raw-"])
@@ -195,9 +189,6 @@ def test_denied_write_that_cannot_be_shown_is_an_alarm(world, refuse, caplog):
     assert all_good(world, 3)
 
 
-# ── reads, and other services ─────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("operation", "code", "part"),
     [
@@ -236,9 +227,6 @@ def test_what_a_job_needs_and_aws_refuses_is_shown(start, operation, code, part)
     pass_hours(world, 3, 5 * MINUTE)
     assert all_good(world, 3)
     assert world.status()["waiting_for"] is None
-
-
-# ── other objects of users ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("operation", ["HeadObject", "GetObject"])

@@ -15,8 +15,6 @@ from shared.ledger import Ledger
 from tests.support.aws.resources import BUCKET, TABLE
 from tests.support.translations import M2M, all_good, greetings
 
-# ── a job of one batch is read and submitted by one process ───────────────────────────────────────
-
 
 def state_of(world):
     return world.item("BATCH#00000000")["state"]["S"]
@@ -74,9 +72,6 @@ def test_batch_whose_submit_aws_fails_is_due_again(start, api, monkeypatch, step
     assert len(api.accepted) == 1
 
 
-# ── without a request, for ever ───────────────────────────────────────────────────────────────────
-
-
 BLANKS = b"\n" * (9 << 20)
 ENDLESS = b'{"text": "a record"}\n{"text": "' + b"a" * (9 << 20)
 
@@ -105,9 +100,6 @@ def test_endless_upload_fails_as_whole_and_says_what_to_do(world, small_bound, c
     error = world.manifest()["error"]
     assert error["code"] == code
     assert "one request per line" in error["message"]
-
-
-# ── records without an input ──────────────────────────────────────────────────────────────────────
 
 
 BGE = "@cf/baai/bge-small-en-v1.5"
@@ -146,9 +138,6 @@ def test_empty_inputs_fail_alone_and_unsent(world, api, name):
     assert {line["error"]["code"] for line in errors} == {"bad_record"}
     assert all("empty" in line["error"]["message"] for line in errors)
     assert "retry" not in {file["kind"] for file in world.manifest()["files"]}
-
-
-# ── S3's limits: keys of 1,024 bytes, metadata of 2,048, pieces of 5 MiB ──────────────────────────
 
 
 BAD_AND_GOOD = '{"text":"x","target_lang":"es"}\n{"text":"(refused)","target_lang":"es"}\n'
@@ -194,9 +183,6 @@ def test_longest_key_of_upload_ends_path_too_long(world, name):
 
     assert world.only_folder().startswith("results/_long/")
     assert world.manifest()["error"]["code"] == "path_too_long"
-
-
-# ── which job it names, and where its options come from ───────────────────────────────────────────
 
 
 BODY = '{"text":"(refused)","target_lang":"es"}\n'

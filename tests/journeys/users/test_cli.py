@@ -26,9 +26,6 @@ def file(tmp_path, content=GOOD, name="july.jsonl"):
     return path
 
 
-# ── put ───────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_put_uploads_and_says_where(command, tmp_path):
     done = command.run("put", file(tmp_path), "--model", M2M, "--name", "reviews/")
 
@@ -56,9 +53,6 @@ def test_bad_file_is_refused_before_upload(command, tmp_path, arguments, says):
     assert command.world.objects("inbox/") == []
 
 
-# ── ls, status, wait ──────────────────────────────────────────────────────────────────────────────
-
-
 def test_ls_lists_jobs_oldest_first(command, finished):
     command.world.pass_time(60)
     command.world.upload("later.jsonl", GOOD, model=M2M)
@@ -70,9 +64,6 @@ def test_ls_lists_jobs_oldest_first(command, finished):
     job_id, state, seconds, *more = lines[0].split()
     assert (job_id, state, more[:4]) == (finished, "completed", ["s", "3", "1", "failed"])
     assert 60 < int(seconds) < 120
-
-
-# ── get, report ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_get_verifies_what_manifest_lists(command, finished, tmp_path):
@@ -132,9 +123,6 @@ def test_wait_says_why_most_records_failed_if_it_can_be_read(command, finished):
     assert "shows why records failed" in later.err
 
 
-# ── control ───────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("arguments", "key", "word"),
     [
@@ -179,9 +167,6 @@ def test_commands_for_finished_job_say_it_is_over(command, finished, verb):
     assert command.world.objects("control/") == []
 
 
-# ── retry, --merged ───────────────────────────────────────────────────────────────────────────────
-
-
 def test_retry_changes_option_and_stays_mergeable(command, api, tmp_path):
     api.inject(Fault(kind="item_fails", contains="once", marker="once", code=5001))
     command.world.upload(
@@ -198,9 +183,6 @@ def test_retry_changes_option_and_stays_mergeable(command, api, tmp_path):
     assert command.run("get", "a.jsonl", "--merged", "-o", tmp_path).code == 0
     merged = (tmp_path / "output.merged.jsonl").read_text().splitlines()
     assert [json.loads(line)["success"] for line in merged] == [True, True]
-
-
-# ── operators ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_redrive_sends_dead_letters_back(command, monkeypatch):

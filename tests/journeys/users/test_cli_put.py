@@ -9,9 +9,6 @@ from tests.support.aws.resources import BUCKET
 from tests.support.terminal import run_alone
 from tests.support.translations import M2M
 
-# ── `put`: what is uploaded of files, folders, frames and names ───────────────────────────────────
-
-
 BGE = "@cf/baai/bge-small-en-v1.5"
 GOOD = '{"text":"x","target_lang":"es"}\n'
 
@@ -47,9 +44,6 @@ def test_put_of_folder_keeps_its_paths(command, folder):
         "july/_old",
         "july/_options.json",
     ]
-
-
-# ── what the stack would refuse ───────────────────────────────────────────────────────────────────
 
 
 def test_unknown_model_is_sent_unchecked_alone(command, tmp_path):
@@ -105,9 +99,6 @@ def test_option_that_is_gone_says_what_there_is(command, tmp_path):
     assert (done.code, command.world.objects("inbox/")) == (2, [])
     assert "--task-token: It is gone since 0.9. Have the execution wait" in done.err
     assert "secret" not in done.err
-
-
-# ── which job a name on the command line means, which stack ───────────────────────────────────────
 
 
 ID = "20261121T093000Z-00000000"
@@ -209,9 +200,6 @@ def test_wait_outlives_lost_connections(command, before_calls):
     assert len(reads) > 5
 
 
-# ── which stack ───────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("arguments", [("--stack", "other", "ls"), ("ls", "--stack", "other")])
 def test_stack_is_named_before_or_after_verb(command, arguments):
     command.add_stack("other", {})
@@ -227,9 +215,6 @@ def test_empty_name_is_no_stack(command, arguments):
 
     assert (done.code, "'--stack': It is empty" in done.err) == (2, True)
     assert command.world.objects("control/") == []
-
-
-# ── `validate` without a stack: the file is checked on this machine ───────────────────────────────
 
 
 HELLO = '{"text":"Hello","source_lang":"en","target_lang":"fr"}\n'

@@ -13,9 +13,6 @@ from tests.support.converted import LLAMA
 from tests.support.shipped import ROOT
 from tests.support.translations import M2M
 
-# ── its blocks of code, each with what the page shows below it ────────────────────────────────────
-
-
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:```\n(.*?)```)?", re.DOTALL)
 BLOCKS = 7
 
@@ -37,9 +34,6 @@ def printed_and_shown(
 
     assert len(blocks) == BLOCKS
     return printed, [[line.rstrip() for line in shown.splitlines()] for _, shown in blocks]
-
-
-# ── the command line without permission ───────────────────────────────────────────────────────────
 
 
 GOOD = '{"text":"x","target_lang":"es"}\n'
@@ -152,9 +146,6 @@ def test_file_is_not_refused_for_options_that_nobody_may_read(
     assert "_options.json may not be read" in done.err
 
 
-# ── the functions are denied ──────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def no_head(command):
     """S3 tells the functions nothing of an upload."""
@@ -215,9 +206,6 @@ def test_wait_ends_when_upload_was_given_up(command, no_head):
     assert "  upload_denied: Upload it again.\n" in command.run("status", "july.jsonl").out
 
 
-# ── an organization whose policies deny what S3 itself would take ─────────────────────────────────
-
-
 WRITES = {"PutObject", "CreateMultipartUpload"}
 DENIED = (
     "... is not authorized to perform: s3:PutObject with an explicit deny in a service "
@@ -254,9 +242,6 @@ def test_every_write_says_how_it_is_encrypted(world, written):
         world.s3.head_object(Bucket=BUCKET, Key=f"{folder}/output.jsonl")["ServerSideEncryption"]
         == "AES256"
     )
-
-
-# ── what docs/cli.md, docs/python.md and README.md show is what is printed ────────────────────────
 
 
 def test_page_prints_what_it_shows(command, api, tmp_path, monkeypatch, capsys):

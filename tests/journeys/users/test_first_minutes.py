@@ -37,9 +37,6 @@ def put(command, here, name="reviews.csv", content=TABLE, *more):
     return made["job_id"]
 
 
-# ── where the output goes ─────────────────────────────────────────────────────────────────────────
-
-
 def test_output_goes_to_a_file_or_to_standard_output(command, here):
     put(command, here)
     for options, place in (([], "answers.csv"), (["--merged"], "newest.csv")):
@@ -79,9 +76,6 @@ def test_name_without_suffix_or_with_slash_is_a_folder(command, here):
     assert (done.code, done.out) == (2, "")
 
 
-# ── which job a name means ────────────────────────────────────────────────────────────────────────
-
-
 def test_end_of_an_id_is_taken_by_every_verb(command, here):
     job = put(command, here)
     for verb in EVERY_VERB:
@@ -106,9 +100,6 @@ def test_job_is_named_by_the_file_that_was_put(command, here):
         assert found["job_id"] == made["job_id"], name
     shutil.rmtree("data")
     assert command.run("get", "data/r2.parquet").code == 5
-
-
-# ── retry, validate ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_retry_takes_another_model_and_gets_the_answers(command, api, here):
@@ -136,9 +127,6 @@ def test_validate_takes_what_put_takes(command, here, monkeypatch):
     ]
     named = command.run("validate", "in", "--model", M2M).out
     assert named.count("file      ") == 2
-
-
-# ── what is said ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_hints_repeat_the_options_that_chose_the_stack(command, here):

@@ -29,9 +29,6 @@ def names_in(folder):
     return sorted(one.name for one in folder.iterdir())
 
 
-# ── one job a folder ──────────────────────────────────────────────────────────────────────────────
-
-
 def test_two_jobs_are_not_mixed(command, tmp_path):
     first, second = job_of(command), job_of(command, "b.jsonl", GOOD)
     command.run("get", first, "-o", tmp_path)
@@ -111,9 +108,6 @@ def test_paths_that_cannot_be_written_exit_with_2(command, tmp_path):
         assert "cannot be written" in done.err or "exists" in done.err
 
 
-# ── merged ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def retried(command, api, body, name="a.csv", times=1):
     api.inject(Fault(**FAILS))
     job = job_of(command, name, body, LLAMA)
@@ -145,12 +139,7 @@ def test_retry_that_cannot_be_placed_is_named(command, api, tmp_path):
         assert [one.success for one in Client().job(job).results(merged=True)] == [True, True]
 
 
-# ── what is said of a job is so ───────────────────────────────────────────────────────────────────
-
-
 BGE = "@cf/baai/bge-small-en-v1.5"
-
-# ── how it ended ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -165,9 +154,6 @@ def test_get_of_a_job_that_failed_says_so(command, failed, tmp_path):
     done = command.run("get", failed, "-o", tmp_path / "f")
     assert (done.code, (tmp_path / "f/manifest.json").exists()) == (1, True)
     assert "failed: unknown_format: " in done.err
-
-
-# ── what it cost ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_estimated_and_unknown_costs_of_several_jobs_are_not_shown_as_exact(command):
@@ -193,9 +179,6 @@ def test_estimated_and_unknown_costs_of_several_jobs_are_not_shown_as_exact(comm
     assert "$" not in shown["b"]
     assert "~" not in shown["c"]
     assert "~$0.5000, cost of 1 not known." in done.err.splitlines()[-1]
-
-
-# ── whether it is there ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture

@@ -73,9 +73,6 @@ def all_judged(monkeypatch):
     monkeypatch.setattr(laws, "STARTS", 0)
 
 
-# ── writes ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_event_makes_a_batch_due():
     given = Given()
     given.write(batch("queued", due_at={"N": "9"}), batch("queued", 7.0, due_at={"N": "7"}))
@@ -121,9 +118,6 @@ def test_id_that_changes_its_batch_is_found(old, new, broken):
     assert given.broken == broken
 
 
-# ── pulls ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_outstanding_batch_is_waited_for():
     given = Given()
     given.write(batch("submitting"), batch("queued"))
@@ -143,9 +137,6 @@ def test_pull_without_an_outstanding_batch_is_found():
     assert given.broken == set()
     given.call(PULL)
     assert given.broken == {laws.IDLE}
-
-
-# ── calls and delays ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

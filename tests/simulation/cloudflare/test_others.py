@@ -80,9 +80,6 @@ def test_hands_do_what_they_say():
         assert dashboard.call("GET", QUEUES) == []
 
 
-# ── plans ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_functions_without_events_have_worlds_without(monkeypatch):
     monkeypatch.setattr(events, "ARE_SUPPORTED", False)
     assert not any(draw_events(seed) for seed in range(50))

@@ -49,9 +49,6 @@ def test_idle_stack_costs_at_most_3_50_dollars_a_month(taken, events):
     assert sum(cost for *_, cost in idle_rows(*of_tick(taken, events))) <= TARGET_IDLE_DOLLARS
 
 
-# ── a stack that waits for the end of a pause costs little ────────────────────────────────────────
-
-
 HOUR = 3_600.0
 DAILY = {
     "update_item": 24 * 3 * 0.625e-6,

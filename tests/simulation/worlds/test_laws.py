@@ -10,9 +10,6 @@ from tests.simulation.worlds import share_laws
 from tests.simulation.worlds.pacing_laws import CLAIM, READ, REASON, SINCE, STEP, broken_by
 from tests.simulation.worlds.share_laws import Outstanding, ShareLaws
 
-# ── pauses ────────────────────────────────────────────────────────────────────────────────────────
-
-
 NOW = 10_000.0
 
 
@@ -97,9 +94,6 @@ def test_pause_that_was_not_read_is_left_alone(new):
     assert READ in set(broken_by(None, wire(OUTAGE), wire(new), NOW, has_probe=True))
 
 
-# ── what is shared ────────────────────────────────────────────────────────────────────────────────
-
-
 KEY = ("JOB#a", "BATCH#00000000")
 PIECE = ("JOB#a", "BATCH#00000000.0")
 WATCH = (CONTROL_PK, "RATE#OUTSTANDING")
@@ -142,9 +136,6 @@ def batch(**changes):
         "polls": 0,
         **changes,
     }
-
-
-# ── outstanding batches ───────────────────────────────────────────────────────────────────────────
 
 
 def outstanding(**counts):
@@ -192,9 +183,6 @@ def test_tick_names_full_models():
     assert given.broken == {share_laws.FULL}
 
 
-# ── times ─────────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize(
     ("key", "old", "due", "broken"),
     [
@@ -211,9 +199,6 @@ def test_nothing_is_made_due_before_the_present(key, old, due, broken):
     given = Given()
     given.write(key, old, batch(due_at=due))
     assert (share_laws.PAST in given.broken) == broken
-
-
-# ── calls ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -118,9 +118,6 @@ def test_wait_has_a_time_limit(command):
     assert command.run("wait", "reviews/1.jsonl", "--timeout", "soon").code == 2
 
 
-# ── some fail ─────────────────────────────────────────────────────────────────────────────────────
-
-
 NO_JOB = "20200101T000000Z-00000000"
 
 
@@ -142,9 +139,6 @@ def test_cancel_goes_on_after_an_id_that_means_no_job(three):
     assert (done.code, len(three.world.objects("control/jobs/"))) == (5, 3)
     assert f"There is no job {NO_JOB}" in done.err
     assert 'This line names no job: {"path": 1}' in done.err
-
-
-# ── calls ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_waiting_for_many_lists_pages(command, calls):
@@ -231,9 +225,6 @@ def test_many_uploads_without_jobs_are_given_up_with_what_their_notices_say(comm
 
     assert found["a.jsonl"] == "a.jsonl has no job: upload_denied: S3 refuses."
     assert found["b.jsonl"].startswith("b.jsonl has no job after")
-
-
-# ── status ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_status_says_what_and_why(few):

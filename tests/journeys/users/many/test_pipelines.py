@@ -106,9 +106,6 @@ def test_sensors_key_exists_when_the_job_is_over(command):
     assert client.job(keys[1]).wait(check=True) == "completed"
 
 
-# ── a workflow of GitHub, and a crontab ───────────────────────────────────────────────────────────
-
-
 WORKFLOW = yaml.safe_load((ROOT / "examples/github-actions.yml").read_text())
 CRONTAB = re.search(
     r"^0 2 \* \* \* (dropbatch .*)$", (ROOT / "docs/pipelines.md").read_text("utf-8"), re.MULTILINE
