@@ -137,9 +137,7 @@ def test_uploads_without_a_request_end_without_model(world, api, subtests):
     broken = b'{"requests":[' + b",".join([GOOD] * 5) + b" oops"
     for number, body in enumerate(empty):
         world.upload(f"{number}.jsonl", body)
-    world.upload("broken.json", broken, model=M2M)
-
-    world.settle()
+    world.run("broken.json", broken, model=M2M)
 
     found = folders(world)
     with subtests.test("a broken document is refused whole"):
@@ -179,9 +177,7 @@ def test_bad_record_fails_alone_with_its_line(world):
     uploaded = [GOOD]
     for bad, _ in BAD:
         uploaded += [bad, b"", GOOD]
-    world.upload("a.jsonl", b"\r\n".join(uploaded), model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", b"\r\n".join(uploaded), model=M2M)
 
     lines = world.lines()
     assert [line["id"] for line in lines] == list(range(2 * len(BAD) + 1))
@@ -200,13 +196,11 @@ def test_refused_request_fails_alone(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=4)
     records = greetings(4)
     records[2] = {"text": "é (refused)", "target_lang": "es", "external_reference": {"a": [1]}}
-    world.upload(
+    world.run(
         "a.jsonl",
         "\r\n".join(json.dumps(record, ensure_ascii=False) for record in records),
         model=M2M,
     )
-
-    world.settle()
 
     lines = world.lines()
     assert [line["success"] for line in lines] == [True] * 2 + [False, True]

@@ -52,10 +52,9 @@ def log(capsys, monkeypatch):
 
 def test_metrics_add_up_to_what_happened(start, log):
     world = start(MAX_REQUESTS_PER_BATCH=2)
-    world.upload(
+    world.run(
         "a.jsonl", "".join(json.dumps(one) + "\n" for one in greetings(6)) + "nonsense\n", model=M2M
     )
-    world.settle()
 
     sums = log.sums()
 
@@ -97,13 +96,11 @@ def test_failing_message_is_logged_and_counted(world, log):
 def test_failed_records_are_counted_by_fault(start, api, log):
     world = start(MAX_REQUESTS_PER_BATCH=10, AMBIGUOUS_SUBMIT="fail")
     api.inject(Fault(kind="item_fails", items=(1,), code=5001, times=1))
-    world.upload(
+    world.run(
         "a.jsonl", "".join(json.dumps(one) + "\n" for one in greetings(3)) + "[]\n", model=M2M
     )
-    world.settle()
     api.inject(Fault(kind="accept_then_reset", times=1))
-    world.upload_records("b.jsonl", greetings(2), model=M2M)
-    world.settle()
+    world.run("b.jsonl", greetings(2), model=M2M)
 
     sums = log.sums()
 

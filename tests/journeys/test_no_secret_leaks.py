@@ -144,8 +144,7 @@ def test_private_text_is_only_in_object_bodies(start, api, capfd, caplog, kinds)
     world.upload("broken.jsonl.gz", gzip.compress(records("broken") * 50)[:-20], model=M2M)
     world.upload("no-model.jsonl", records("no-model"))
     document = b'{"requests": [' + records("document").splitlines()[0] + b", " + PROMPT.encode()
-    world.upload("document.json", document, model=M2M)
-    world.settle(minutes=48 * 60)
+    world.run("document.json", document, model=M2M, minutes=48 * 60)
     logger.setLevel("INFO")
     printed = "".join(capfd.readouterr()) + "\n".join(
         str(vars(record)) for record in caplog.records

@@ -101,13 +101,11 @@ def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR09
     api.inject(Fault(kind="batch_fails", contains="later", message="out of memory"))
     world.upload_records("later.jsonl", greetings(2, "later"), model=M2M)
     api.inject(Fault(kind="sync_answer", contains="at once"))
-    world.upload_records("once.jsonl", greetings(3, "at once"), model=M2M)
-    world.settle(minutes=240)
+    world.run("once.jsonl", greetings(3, "at once"), model=M2M, minutes=240)
 
     # A table, one of whose rows fails, and its retry file dropped again.
     api.inject(Fault(kind="item_fails", marker="xtwox", code=5001, times=0))
-    world.upload("table.csv", "text\none\nxtwox\n", model="@cf/baai/bge-m3")
-    world.settle(minutes=240)
+    world.run("table.csv", "text\none\nxtwox\n", model="@cf/baai/bge-m3", minutes=240)
     (retry,) = [key for key in world.objects() if key.endswith("/retry.csv")]
     parent = {"pk": {"S": f"JOB#{retry.split('/')[-2]}"}, "sk": {"S": "META"}}
     world.dynamodb.delete_item(TableName=TABLE, Key=parent)  # Expired: its record names it.
@@ -131,11 +129,9 @@ def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR09
 
     # A pause that a submit finds over, and one that a poll finds over.
     api.inject(Fault(kind="3036", on="submit", times=1))
-    world.upload_records("quota.jsonl", greetings(2, "quota"), model=M2M)
-    world.settle(minutes=24 * 60)
+    world.run("quota.jsonl", greetings(2, "quota"), model=M2M, minutes=24 * 60)
     api.inject(Fault(kind="10000", on="poll", times=1))
-    world.upload_records("token.jsonl", greetings(2, "token"), model=M2M)
-    world.settle(minutes=240)
+    world.run("token.jsonl", greetings(2, "token"), model=M2M, minutes=240)
 
     # What jobs that are over have staged is deleted.
     world.pass_time(3 * 86_400)
@@ -171,8 +167,7 @@ def test_every_grant_is_used_and_unique(start, api, small_steps):  # noqa: PLR09
     # Wakes are planned. Somebody has suspended versioning: uploads and events have no version.
     world.wakes = True
     world.s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Suspended"})
-    world.upload_records("versionless.jsonl", greetings(2, "versionless"), model=M2M)
-    world.settle(minutes=240)
+    world.run("versionless.jsonl", greetings(2, "versionless"), model=M2M, minutes=240)
 
     told = world.manifests()
     assert len(told) == 17

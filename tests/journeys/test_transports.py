@@ -12,7 +12,7 @@ import functions.submit.handler
 from local.workers_ai import Fault
 from shared.workers_ai.client import WorkersAI
 from shared.workers_ai.transports import transport_of
-from tests.support.aws.resources import ACCOUNT, TOKEN, WAYS, client
+from tests.support.aws.resources import ACCOUNT, GATEWAY_TOKEN, TOKEN, WAYS, client
 from tests.support.translations import M2M, all_good, greetings, polls, submits
 
 
@@ -21,9 +21,7 @@ def test_job_is_answered_whichever_way_its_batches_go(start, api, name):
     world = start(**WAYS[name], MAX_REQUESTS_PER_BATCH=4)
     records = greetings(6)
     records[5] = {"text": "(refused)", "target_lang": "es"}
-    world.upload_records("a.jsonl", records, model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", records, model=M2M)
 
     assert world.manifest()["counts"] == {"total": 6, "succeeded": 5, "failed": 1}
     assert world.lines()[5]["error"]["code"] == "rejected"
@@ -38,23 +36,41 @@ def test_job_is_answered_whichever_way_its_batches_go(start, api, name):
     }[name]
 
 
-@pytest.mark.parametrize("name", ["gateway", "worker"])
-def test_refused_secret_pauses_everything(start, api, name):
-    api.switch(**({"gateway_token": "new"} if name == "gateway" else {"tokens": ("new",)}))
-    world = start(**WAYS[name])
+def judge_wait_for_secret(world, api, secret, value, words=""):
+    """A job waits, and says so, until the secret has this value."""
     world.upload_records("a.jsonl", greetings(3), model=M2M)
     world.deliver_all()
     world.pass_time(10)
     world.tick()
-    assert world.status()["waiting_for"]["code"] == "token_refused"
+    waiting = world.status()["waiting_for"]
+    assert (waiting["code"], words in waiting["message"]) == ("token_refused", True)
+    assert api.accepted == []
 
-    world.secrets.put_secret_value(
-        SecretId="gateway-token" if name == "gateway" else "token", SecretString="new"
-    )
+    world.secrets.put_secret_value(SecretId=secret, SecretString=value)
     world.settle(minutes=10)
 
     assert all_good(world, 3)
     assert len(api.accepted) == 1
+
+
+SEVERAL = "One API token a stack since 0.9"
+
+
+@pytest.mark.parametrize(
+    ("way", "secret", "wrong", "right", "words"),
+    [
+        (WAYS["gateway"], "gateway-token", "old", GATEWAY_TOKEN, ""),
+        (WAYS["worker"], "token", "old", TOKEN, ""),
+        (WAYS["rest"], "token", f"{TOKEN}\nother-token", TOKEN, SEVERAL),
+    ],
+    ids=["gateway", "worker", "several lines"],
+)
+def test_refused_secret_pauses_everything(start, api, secret, wrong, right, words):
+    api.switch(gateway_token=right if secret == "gateway-token" else "")
+    world = start()
+    world.secrets.put_secret_value(SecretId=secret, SecretString=wrong)
+
+    judge_wait_for_secret(world, api, secret, right, words)
 
 
 def test_empty_secret_is_waited_for(start, api, monkeypatch):
@@ -63,35 +79,8 @@ def test_empty_secret_is_waited_for(start, api, monkeypatch):
     with mock_aws():
         empty = client("secretsmanager").create_secret(Name="empty")["ARN"]
         world = start(CLOUDFLARE_API_TOKEN_SECRET_ARN=empty)
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.deliver_all()
-    world.pass_time(10)
-    world.tick()
-    assert world.status()["waiting_for"]["code"] == "token_refused"
-    assert api.accepted == []
 
-    world.secrets.put_secret_value(SecretId=empty, SecretString=TOKEN)
-    world.settle(minutes=10)
-
-    assert all_good(world, 3)
-
-
-def test_secret_of_several_lines_is_refused_by_name(start, api):
-    world = start()
-    world.secrets.put_secret_value(SecretId="token", SecretString=f"{TOKEN}\nother-token")
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.deliver_all()
-    world.pass_time(10)
-    world.tick()
-    waiting = world.status()["waiting_for"]
-    assert waiting["code"] == "token_refused"
-    assert "One API token a stack since 0.9" in waiting["message"]
-    assert api.accepted == []
-
-    world.secrets.put_secret_value(SecretId="token", SecretString=TOKEN)
-    world.settle(minutes=10)
-
-    assert all_good(world, 3)
+    judge_wait_for_secret(world, api, empty, TOKEN)
 
 
 SECOND = "f" * 32

@@ -128,8 +128,7 @@ def answered(world, count):
 
 def test_job_is_answered_and_billed_once(world_over, bill):
     world = world_over(MAX_REQUESTS_PER_BATCH=3)
-    world.upload_records("a.jsonl", greetings(7), model=M2M)
-    world.settle()
+    world.run("a.jsonl", greetings(7), model=M2M)
     assert answered(world, 7)
     assert [one["count"] for one in bill()] == [3, 3, 1]
 
@@ -162,8 +161,7 @@ def test_nothing_is_lost_while_worker_is_down(world_over, workerd, bill):
 def test_only_old_binding_gets_pieces(world_over, workerd, upstream, bill):
     world = world_over()
     upstream.inject(kind="giant", factor=800_000)
-    world.upload_records("a.jsonl", greetings(4), model=M2M)
-    world.settle(minutes=120)
+    world.run("a.jsonl", greetings(4), model=M2M, minutes=120)
     assert world.manifest()["counts"]["succeeded"] == 4
     assert len(bill()) == (1 if workerd.raw else 1 + 4)
 
@@ -172,8 +170,7 @@ def test_only_old_binding_gets_pieces(world_over, workerd, upstream, bill):
 def test_codeless_error_is_unknown_outcome(world_over, workerd, upstream, bill, kind):
     world = world_over()
     upstream.inject(kind=kind, on="submit")
-    world.upload_records("a.jsonl", greetings(2), model=M2M)
-    world.settle()
+    world.run("a.jsonl", greetings(2), model=M2M)
     assert answered(world, 2)
     refused = kind == "bare" and workerd.raw  # a 4xx, whose status only a raw response has
     assert world.manifest()["batches"][0]["unknowable_submits"] == (not refused)

@@ -35,9 +35,7 @@ from tests.support.translations import M2M, all_good, codes, only_slowly, refere
 )
 def test_every_form_of_reply_is_understood(world, api, switches):
     api.switch(**switches)
-    world.upload_records("a.jsonl", referenced(7), model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", referenced(7), model=M2M)
 
     assert all_good(world, 7)
 
@@ -45,9 +43,7 @@ def test_every_form_of_reply_is_understood(world, api, switches):
 @pytest.mark.parametrize("kind", ["contradicting", "swapped_reference"])
 def test_contradicting_answers_are_never_guessed(world, api, kind):
     api.inject(Fault(kind=kind, items=(1, 3)))
-    world.upload_records("a.jsonl", referenced(5), model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", referenced(5), model=M2M)
 
     assert codes(world) == [None, "missing_response", None, "missing_response", None]
 
@@ -58,9 +54,7 @@ def test_contradicting_answers_are_never_guessed(world, api, kind):
 def test_failed_item_fails_its_record_with_api_message(world, api, form):
     api.switch(item_error=form)
     api.inject(Fault(kind="item_fails", items=(2,), code=5001, message="model says no"))
-    world.upload_records("a.jsonl", referenced(4), model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", referenced(4), model=M2M)
 
     assert codes(world) == [None, None, "inference_failed", None]
     words = world.lines()[2]["error"]["message"]
@@ -71,9 +65,7 @@ def test_failed_item_fails_its_record_with_api_message(world, api, form):
 @pytest.mark.slow
 def test_capacity_failures_end_after_two_retries(world, api):
     api.inject(Fault(kind="item_fails", marker="hello 3", code=3040, times=0, share=0))
-    world.upload_records("a.jsonl", referenced(5), model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", referenced(5), model=M2M)
 
     assert codes(world) == [None, None, None, "inference_failed", None]
     assert "3040" in world.lines()[3]["error"]["message"]
@@ -85,11 +77,7 @@ def test_capacity_failures_end_after_two_retries(world, api):
 def test_embedding_of_nulls_is_failure(world, api, nested):
     api.switch(nested_result=nested)
     api.inject(Fault(kind="null_vectors", items=(1,)))
-    world.upload_records(
-        "a.jsonl", [{"text": f"u{number}"} for number in range(3)], model="@cf/baai/bge-m3"
-    )
-
-    world.settle()
+    world.run("a.jsonl", [{"text": f"u{number}"} for number in range(3)], model="@cf/baai/bge-m3")
 
     assert codes(world) == [None, "inference_failed", None]
     (error,) = world.lines("errors.jsonl")
@@ -118,9 +106,7 @@ def test_embedding_of_nulls_is_failure(world, api, nested):
 )
 def test_answers_in_odd_forms_are_used(world, api, switches):
     api.switch(**switches)
-    world.upload_records("a.jsonl", referenced(5), model=M2M)
-
-    world.settle(minutes=5)
+    world.run("a.jsonl", referenced(5), model=M2M, minutes=5)
 
     assert all_good(world, 5)
     assert submits(api) == 1
@@ -129,9 +115,7 @@ def test_answers_in_odd_forms_are_used(world, api, switches):
 def test_answer_under_a_refusal_counts_only_if_it_is_whole(world, api):
     api.switch(answers_refused=True)
     api.inject(Fault(kind="missing", items=(1,), first=4))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=30)
+    world.run("a.jsonl", referenced(3), model=M2M, minutes=30)
 
     assert all_good(world, 3)
     assert submits(api) == 1
@@ -142,9 +126,7 @@ def test_answer_under_a_refusal_counts_only_if_it_is_whole(world, api):
 def test_placeholders_are_asked_for_again(world, api, form, status):
     api.switch(completed_status=status)
     api.inject(Fault(kind="placeholder", items=(0, 2), message=form, first=2))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=10)
+    world.run("a.jsonl", referenced(3), model=M2M, minutes=10)
 
     assert all_good(world, 3)
     assert submits(api) == 1
@@ -172,9 +154,7 @@ def test_answer_that_is_given_once_survives_a_failure_of_s3(world, api, monkeypa
         lambda of, key, *more, **named: (raw if "/raw-" in key else store)(of, key, *more, **named),
     )
     monkeypatch.setattr(collect, "decode_index", fails_once(collect.decode_index))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=60)
+    world.run("a.jsonl", referenced(3), model=M2M, minutes=60)
 
     assert all_good(world, 3)
     assert submits(api) == 1
@@ -192,9 +172,7 @@ def test_answer_that_is_given_once_survives_a_failure_of_s3(world, api, monkeypa
 def test_items_that_are_there_at_the_end_count(start, api, metadata, settings):
     api.inject(Fault(kind="stuck"), Fault(kind="partial"))
     world = start(**settings)
-    world.upload_records("a.jsonl", referenced(5), model=M2M, **metadata)
-
-    world.settle(minutes=90)
+    world.run("a.jsonl", referenced(5), model=M2M, **metadata, minutes=90)
 
     assert codes(world) == [None, None, None, None, "expired"]
     assert submits(api) == 1
@@ -204,9 +182,7 @@ def test_items_that_are_there_at_the_end_count(start, api, metadata, settings):
 def test_items_with_only_a_reference_are_placed(world, api, shape):
     api.switch(item_ids="absent", shapes={"*": shape})
     records = [*referenced(5), {"text": "hello 5", "target_lang": "es", "external_reference": "r1"}]
-    world.upload_records("a.jsonl", records, model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", records, model=M2M)
 
     twice = [None, "missing_response", None, None, None, "missing_response"]
     assert codes(world) == twice, "two records have the reference r1"

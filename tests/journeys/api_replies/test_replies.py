@@ -24,9 +24,7 @@ def test_one_batch_of_full_model_tries(start, api, kind):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind=kind, on="submit", model=M2M, times=4))
     world.upload_records("a.jsonl", referenced(6), model=M2M)
-    world.upload_records("b.jsonl", [{"text": "other"}], model=BGE)
-
-    world.settle(minutes=120)
+    world.run("b.jsonl", [{"text": "other"}], model=BGE, minutes=120)
 
     assert {one["counts"]["failed"] for one in world.manifests().values()} == {0}
     assert len(api.accepted) == 7
@@ -97,9 +95,7 @@ def test_refused_token_pauses_all_until_secret_is_changed(world, api):
 )
 def test_unanswered_poll_is_repeated_and_billed_once(world, api, kind):
     api.inject(Fault(kind=kind, on="poll", times=2))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", referenced(3), model=M2M)
 
     assert all_good(world, 3)
     assert len(api.accepted) == 1
@@ -123,9 +119,7 @@ def test_batch_without_answers_ends_after_a_quarter_of_an_hour(world, api):
 )
 def test_unusual_but_clear_reply_is_billed_once(world, api, switch):
     api.switch(**switch)
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", referenced(3), model=M2M)
 
     assert all_good(world, 3)
     assert len(api.accepted) == 1
@@ -156,9 +150,7 @@ def test_unavailable_model_fails_its_whole_job_and_no_other(start, api, fault):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(on="submit", model=M2M, times=0, **fault))
     world.upload_records("a.jsonl", referenced(6), model=M2M)
-    world.upload_records("b.jsonl", [{"text": "other"}], model=BGE)
-
-    world.settle()
+    world.run("b.jsonl", [{"text": "other"}], model=BGE)
 
     told = {
         one["model"]: (one["state"], (one["error"] or {}).get("code"))
@@ -173,9 +165,7 @@ def test_bad_records_are_isolated_and_only_they_fail(start, api):
     records = referenced(100)
     for bad in (3, 40, 99):
         records[bad]["text"] += " (refused)"
-    world.upload_records("a.jsonl", records, model=M2M)
-
-    world.settle(minutes=120)
+    world.run("a.jsonl", records, model=M2M, minutes=120)
 
     assert [number for number, code in enumerate(codes(world)) if code] == [3, 40, 99]
     assert set(codes(world)) == {None, "rejected"}
@@ -186,9 +176,7 @@ def test_bad_records_are_isolated_and_only_they_fail(start, api):
 def test_records_failing_only_together_are_answered(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=128)
     api.inject(Fault(kind="batch_fails", contains="},{", times=0, code=3030))
-    world.upload_records("a.jsonl", referenced(128), model=M2M)
-
-    world.settle(minutes=6 * 60)
+    world.run("a.jsonl", referenced(128), model=M2M, minutes=6 * 60)
 
     assert len(api.accepted) == 1 + 8 + 128, "128 records in 8 pieces, each of 16 in 16"
     assert all_good(world, 128)
@@ -198,9 +186,7 @@ def test_records_failing_only_together_are_answered(start, api):
 def test_withdrawn_model_ends_its_job_after_a_second_reply(way, start, api, status):
     world = start(MAX_REQUESTS_PER_BATCH=2, **way)
     api.inject(Fault(kind="error", code=5028, status=status, on="submit", times=0))
-    world.upload_records("a.jsonl", greetings(6), model=M2M)
-
-    world.settle(minutes=10)
+    world.run("a.jsonl", greetings(6), model=M2M, minutes=10)
 
     error = world.manifest()["error"]
     assert error["code"] == "unknown_model"
@@ -229,9 +215,7 @@ def test_refused_references_are_left_out_and_in_the_output(start, api):
             message=REFUSAL,
         )
     )
-    world.upload_records("a.jsonl", referenced(300), model=M2M)
-
-    world.settle(minutes=60)
+    world.run("a.jsonl", referenced(300), model=M2M, minutes=60)
 
     manifest = world.manifest()
     assert manifest["counts"] == {"total": 300, "succeeded": 300, "failed": 0}

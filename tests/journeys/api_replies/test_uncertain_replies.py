@@ -44,9 +44,7 @@ TAKEN = [
 def test_batch_taken_in_spite_of_an_error_is_counted(way, start, api, fault):
     world = start(**way)
     api.inject(Fault(kind="accept_then_error", times=2, **fault))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", referenced(3), model=M2M)
 
     assert all_good(world, 3)
     assert len(api.accepted) == 3
@@ -78,9 +76,7 @@ def test_pieces_do_not_hide_what_their_batch_cost(start, api):
         Fault(kind="accept_then_error", code=10013),
         Fault(kind="5006", on="submit", contains="hello 2", times=0),
     )
-    world.upload_records("a.jsonl", greetings(4), model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", greetings(4), model=M2M)
 
     assert codes(world) == [None, None, "rejected", None]
     assert [batch["unknowable_submits"] for batch in world.manifest()["batches"]] == [0] * 4
@@ -285,9 +281,7 @@ def once_then_refuse(real):
 )
 def test_unknown_outcome_is_retried_once_and_counted(world, api, kind):
     api.inject(Fault(kind=kind))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", referenced(3), model=M2M)
 
     assert all_good(world, 3)
     assert len(api.accepted) == 2
@@ -299,9 +293,7 @@ def test_unknown_outcome_is_retried_once_and_counted(world, api, kind):
 def test_last_unknown_outcome_ends_batch(start, api, policy, submits):
     world = start(AMBIGUOUS_SUBMIT=policy)
     api.inject(Fault(kind="accept_then_reset", times=0))
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", referenced(3), model=M2M)
 
     assert codes(world) == ["submit_unknown"] * 3
     assert len(api.accepted) == submits
@@ -312,9 +304,7 @@ def test_last_unknown_outcome_ends_batch(start, api, policy, submits):
 def test_outage_does_not_spend_everyones_second_try(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=1)
     api.inject(Fault(kind="accept_then_reset", times=4))
-    world.upload_records("a.jsonl", referenced(12), model=M2M)
-
-    world.settle(minutes=240)
+    world.run("a.jsonl", referenced(12), model=M2M, minutes=240)
 
     assert len(api.accepted) <= 12 + 4
     assert codes(world).count("submit_unknown") <= 2

@@ -87,9 +87,7 @@ def test_rest_is_not_sent_when_all_fail_alone(start, api, count, later):
         if later
         else Fault(kind="5006", on="submit", times=0)
     )
-    world.upload_records("a.jsonl", greetings(count), model=M2M)
-
-    world.settle(minutes=240)
+    world.run("a.jsonl", greetings(count), model=M2M, minutes=240)
 
     assert failed(world) == list(range(count))
     assert {line["error"]["code"] for line in world.lines()} == {"rejected"}
@@ -133,9 +131,7 @@ def test_no_chain_of_invocations_grows_with_depth(start, api, monkeypatch, count
     monkeypatch.setattr(queues.Queues, "send_all", send_all)
     watch(functions.submit.handler, "submit")
     watch(functions.poll.handler, "poll")
-    world.upload_records("a.jsonl", greetings(count, *([] if later else [count - 1])), model=M2M)
-
-    world.settle(minutes=120)
+    world.run("a.jsonl", greetings(count, *([] if later else [count - 1])), model=M2M, minutes=120)
 
     assert failed(world) == [count - 1]
     assert max(longest.values()) < 4

@@ -10,10 +10,6 @@ from local.workers_ai.replies import page
 from shared.workers_ai import client as workers_ai
 from tests.support.translations import M2M, all_good, codes, greetings, referenced, submits
 
-RECORDS = [
-    {"text": f"hello {number}", "target_lang": "es", "external_reference": f"r{number}"}
-    for number in range(20)
-]
 MISSING = (3, 11)
 
 
@@ -33,7 +29,7 @@ def run(start, api, *faults, later=None, **settings):
     """An upload to its end; a further fault begins once an incomplete reply is stored."""
     world = start(**settings)
     api.inject(*faults)
-    world.upload_records("a.jsonl", RECORDS, model=M2M)
+    world.upload_records("a.jsonl", referenced(20), model=M2M)
     if later:
         world.settle(
             minutes=5, until=lambda: any("partial_replies" in one for one in world.items())
@@ -98,12 +94,9 @@ def test_batch_that_failed_whole_for_capacity_is_submitted_three_times(start, ap
 
 
 def test_failures_for_capacity_do_not_count_for_the_failure_limit(start, api):
-    records = [{"text": f"hello {number}", "target_lang": "es"} for number in range(240)]
     world = start(MAX_REQUESTS_PER_BATCH=80)
     api.inject(Fault(kind="item_fails", share=0.6, code=3040, times=0))
-    world.upload_records("a.jsonl", records, model=M2M, **{"max-failed-fraction": "0.1"})
-
-    world.settle()
+    world.run("a.jsonl", greetings(240), model=M2M, **{"max-failed-fraction": "0.1"})
 
     assert world.manifest()["state"] == "completed"
 
@@ -119,9 +112,7 @@ def test_unknown_id_is_believed_only_from_api_itself(world, api):
         Fault(kind="html", on="poll", status=404),
     ]
     api.inject(*(fault for _ in range(4) for fault in faults))
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", greetings(3), model=M2M)
 
     assert all_good(world, 3)
     assert len(api.accepted) == 1
@@ -195,9 +186,7 @@ def test_lost_ids_are_submitted_again(start, api):
 def test_only_batch_of_stack_is_submitted_again_after_its_deadline(start, api):
     world = start(BATCH_DEADLINE_HOURS=1)
     api.inject(Fault(kind="forgotten"))
-    world.upload_records("a.jsonl", greetings(2), model=M2M)
-
-    world.settle(minutes=90)
+    world.run("a.jsonl", greetings(2), model=M2M, minutes=90)
 
     assert all_good(world, 2)
     assert len(api.accepted) == 2
@@ -215,9 +204,7 @@ def world(start):
 def test_overdue_batch_is_submitted_again(start, api):
     api.inject(Fault(kind="stuck", seconds=1.5 * HOUR))
     world = start(BATCH_DEADLINE_HOURS=1)
-    world.upload_records("a.jsonl", referenced(3), model=M2M)
-
-    world.settle(minutes=180)
+    world.run("a.jsonl", referenced(3), model=M2M, minutes=180)
 
     assert all_good(world, 3)
     assert submits(api) == 2
@@ -241,11 +228,7 @@ def test_too_large_answer_fails_its_record(start, api, small_limit, at_once):
     if at_once:
         api.inject(Fault(kind="sync_answer", times=0))
     world = start()
-    world.upload_records(
-        "a.jsonl", [{"text": "one"}, {"text": ["a"] * 9}, {"text": "two"}], model=BGE
-    )
-
-    world.settle()
+    world.run("a.jsonl", [{"text": "one"}, {"text": ["a"] * 9}, {"text": "two"}], model=BGE)
 
     good, bad, other = world.lines()
     assert good["success"]
@@ -262,11 +245,7 @@ def test_answer_that_no_reader_follows_fails_its_record(start, api):
     """It makes the whole reply unreadable, in every poll."""
     api.inject(Fault(kind="deep", marker="two", times=0))
     world = start()
-    world.upload_records(
-        "a.jsonl", [{"text": text} for text in ("one", "two", "three", "four")], model=BGE
-    )
-
-    world.settle()
+    world.run("a.jsonl", [{"text": text} for text in ("one", "two", "three", "four")], model=BGE)
 
     assert [line["success"] for line in world.lines()] == [True, False, True, True]
     error = world.lines()[1]["error"]

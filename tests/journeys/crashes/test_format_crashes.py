@@ -69,8 +69,7 @@ def run(name: str, boundaries: Boundaries) -> dict[str, str]:
     api = WorkersAI(Behaviour(embedder="hash", latency=8.0), now=lambda: time.time())  # noqa: PLW0108 - the clock moves
     api.inject(Fault(kind="batch_fails", contains="hello 1", times=0, code=3030))
     with mortal_world(api, boundaries, MAX_REQUESTS_PER_BATCH=3) as world:
-        world.upload(path, "\n".join(lines), model=model, **options)
-        world.settle(minutes=240)
+        world.run(path, "\n".join(lines), model=model, **options, minutes=240)
         check_is_quiet(world)
         check_bill(world, api)
         manifest, folder = world.manifest(), world.only_folder()

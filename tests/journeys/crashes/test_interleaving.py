@@ -47,9 +47,7 @@ def test_message_during_post_submits_nothing(world, api, monkeypatch):
     monkeypatch.setattr(
         type(services.api), "submit", lambda _, *arguments, **named: slow(*arguments, **named)
     )
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", greetings(3), model=M2M)
 
     assert len(posts) == len(api.accepted) == 1
     assert world.manifest()["batches"][0]["unknowable_submits"] == 0
@@ -68,9 +66,7 @@ def test_late_status_does_not_replace_final_one(world, monkeypatch):
         return put(self, key, *arguments, **named)
 
     monkeypatch.setattr(store, "put", late)
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", greetings(3), model=M2M)
 
     assert written[0].endswith("/status.json")
     assert len(world.manifests()) == 1

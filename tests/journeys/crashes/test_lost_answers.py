@@ -12,9 +12,9 @@ import dropbatch
 from local.workers_ai import Fault, expected_result
 from tests.support.aws import quick_moto
 from tests.support.aws.resources import BUCKET
-from tests.support.translations import M2M
+from tests.support.translations import M2M, greetings
 
-RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(6)]
+RECORDS = greetings(6)
 WRITES = {"UpdateItem", "PutItem", "PutObject", "SendMessageBatch"}
 
 

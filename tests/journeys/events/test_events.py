@@ -56,8 +56,7 @@ def test_second_job_and_model_use_the_same_queue(on, api):
 
 def test_without_events_nothing_is_asked(start, api):
     world = start(COMPLETION_EVENTS="no")
-    world.upload_records("a.jsonl", texts(3), model=BGE)
-    world.settle()
+    world.run("a.jsonl", texts(3), model=BGE)
     assert not {"queues", "subscriptions", "pull", "ack"} & api.calls.keys()
     assert not [
         item

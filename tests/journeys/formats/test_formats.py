@@ -52,8 +52,7 @@ TABLE = (
 def test_table_comes_back_with_its_answers(world, api):
     api.inject(Fault(kind="item_fails", contains="fail", marker="fail", code=5001))
 
-    world.upload("a.CSV", TABLE, model=BGE)
-    world.settle()
+    world.run("a.CSV", TABLE, model=BGE)
 
     manifest = world.manifest()
     assert manifest["format"] == "csv"
@@ -98,8 +97,7 @@ def test_table_comes_back_with_its_answers(world, api):
 
 @pytest.mark.parametrize("body", [b"", b"id,text\n", b"\n\nid,text", b"\xef\xbb\xbfid,text\r\n"])
 def test_table_without_rows_gives_its_header_alone(world, body):
-    world.upload("a.tsv" if not body else "a.csv", body)
-    world.settle()
+    world.run("a.tsv" if not body else "a.csv", body)
 
     (file,) = world.manifest()["files"]
     content = world.read(f"{world.only_folder()}/{file['name']}")
@@ -113,8 +111,7 @@ def test_table_without_rows_gives_its_header_alone(world, body):
 def test_text_is_record_for_each_line(world, api):
     api.inject(Fault(kind="item_fails", contains="fail", marker="fail", code=5001))
 
-    world.upload("a.txt.gz", gzip.compress(b"hello\r\n\n  \nfail\nlast"), model=BGE)
-    world.settle()
+    world.run("a.txt.gz", gzip.compress(b"hello\r\n\n  \nfail\nlast"), model=BGE)
 
     assert names(world, "a.txt.gz") == {
         "output": "output.jsonl",
@@ -151,8 +148,7 @@ def test_openai_file_is_answered_in_openais_lines(world, api):
         json.dumps(chat(4)),
     ]
 
-    world.upload("a.jsonl", "\n".join(lines), model=LLAMA)
-    world.settle()
+    world.run("a.jsonl", "\n".join(lines), model=LLAMA)
 
     job_id, output = world.manifest()["job_id"], world.lines()
     assert [line["id"] for line in output] == [
@@ -189,8 +185,7 @@ def test_wrong_values_fail_alone_and_unsent(world, api, model):
         {"custom_id": str(index), "url": "/v1/chat/completions", "body": hello | one}
         for index, one in enumerate(({}, *wrong))
     ]
-    world.upload("a.jsonl", "".join(json.dumps(one) + "\n" for one in lines), model=model)
-    world.settle()
+    world.run("a.jsonl", "".join(json.dumps(one) + "\n" for one in lines), model=model)
 
     assert world.manifest()["counts"]["failed"] == len(wrong)
     assert {one["error"]["code"] for one in world.lines("errors.jsonl")} == {"bad_record"}
@@ -202,8 +197,7 @@ def test_lines_of_objects_come_back_with_their_answers(world, api):
     own = [{"id": 11, "body": "Long.", "label": 0}, {"id": 12, "body": "fail", "label": 1}]
     lines = "".join(json.dumps(one) + "\n" for one in [*own, {"id": 13}])
 
-    world.upload("a.jsonl", lines, model=BGE, template="Say: {body}")
-    world.settle()
+    world.run("a.jsonl", lines, model=BGE, template="Say: {body}")
 
     output = world.lines()
     assert [one["id"] for one in output] == [11, 12, 13]
@@ -261,8 +255,7 @@ def test_vendors_file_is_answered_in_its_own_form(world, name):
     content = "".join(f"{line}\n" for line in VENDORS[name]).encode()
     records = [json.loads(line) for line in content.splitlines() if line.strip()]
 
-    world.upload(f"{name}.jsonl", content, model=MODELS[name])
-    world.settle(minutes=240)
+    world.run(f"{name}.jsonl", content, model=MODELS[name], minutes=240)
 
     manifest = world.manifest()
     assert (manifest["format"], manifest["counts"]["failed"]) == (name.partition("-")[0], 0)

@@ -128,8 +128,7 @@ GREETING = [{"text": "hello", "target_lang": "es"}]
 
 def run_job(world):
     """Run one job to its end."""
-    world.upload_records("a.jsonl", GREETING, model=M2M)
-    world.settle()
+    world.run("a.jsonl", GREETING, model=M2M)
     assert world.manifest()["counts"]["succeeded"] == 1
 
 

@@ -45,8 +45,7 @@ def small_pages(monkeypatch):
 
 
 def finish(world, path="a.jsonl", body=GOOD * 3):
-    world.upload(path, body, model=M2M)
-    world.settle()
+    world.run(path, body, model=M2M)
 
 
 def test_staged_objects_are_deleted_after_an_hour(world):

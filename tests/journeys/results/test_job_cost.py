@@ -30,9 +30,7 @@ def exact(model, tokens):
 @pytest.mark.parametrize("names", ["prompt", "input", "both"])
 def test_tokens_count_under_every_name(world, api, model, records, names):
     api.switch(usage_names=names)
-    world.upload_records("a.jsonl", records, model=model)
-
-    world.settle()
+    world.run("a.jsonl", records, model=model)
 
     usage, cost = world.manifest()["usage"], world.manifest()["cost"]
     assert usage["prompt_tokens"] > 0
@@ -45,9 +43,7 @@ def test_tokens_count_under_every_name(world, api, model, records, names):
 
 def test_cached_tokens_have_their_own_price(world, api):
     api.switch(cached_share=0.5)
-    world.upload_records("a.jsonl", CHATS, model=KIMI)
-
-    world.settle()
+    world.run("a.jsonl", CHATS, model=KIMI)
 
     usage = world.manifest()["usage"]
     tokens = Tokens(usage["prompt_tokens"], usage["completion_tokens"], usage["cached_tokens"])

@@ -19,8 +19,6 @@ from shared.errors import StorageError
 from tests.support.aws.resources import BUCKET
 from tests.support.translations import M2M, greetings
 
-GREETINGS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(3)]
-
 
 @pytest.fixture
 def event_bus(before_calls):
@@ -48,7 +46,7 @@ def refused():
 
 def test_event_of_job_has_counts_and_files(world, api):
     api.inject(Fault(kind="item_fails", items=(1,), code=5001, message="no"))
-    version = world.upload_records("in/a.jsonl", GREETINGS, model=M2M)
+    version = world.upload_records("in/a.jsonl", greetings(3), model=M2M)
     world.settle()
 
     (event,) = world.notices()
@@ -80,9 +78,7 @@ def test_event_of_job_has_counts_and_files(world, api):
 @pytest.mark.parametrize("answer", [down, refused])
 def test_untaken_notice_is_repeated(world, event_bus, answer):
     event_bus += [answer(), answer(), answer()]
-    world.upload_records("a.jsonl", GREETINGS, model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", greetings(3), model=M2M)
 
     assert event_bus == []
     (event,) = world.notices()
@@ -93,7 +89,7 @@ def test_job_stays_due_until_event_is_taken(world, event_bus, monkeypatch):
     """Users have their results although nobody takes the event."""
     monkeypatch.setattr(patience, "CLAIMS_BEFORE_ALARM", 3)
     event_bus += [down() for _ in range(10)]
-    world.upload_records("a.jsonl", GREETINGS, model=M2M)
+    world.upload_records("a.jsonl", greetings(3), model=M2M)
 
     world.settle(until=lambda: len(event_bus) < 7)
 
@@ -123,9 +119,7 @@ def test_event_refused_for_good_holds_up_no_job(world, before_calls, caplog, ref
         raise ClientError({"Error": {"Code": code, "Message": said}}, operation)
 
     before_calls(refuse)
-    world.upload_records("a.jsonl", GREETINGS, model=M2M)
-
-    world.settle(minutes=12)
+    world.run("a.jsonl", greetings(3), model=M2M, minutes=12)
 
     assert world.item()["state"] == {"S": "completed"}
     assert 3 <= len(tries) <= 15
@@ -158,8 +152,7 @@ def delivered(target, event):
 )
 def test_mail_survives_any_key_and_message(world, name):
     model = f'x{name}y"\\' if name.isascii() and name.isprintable() else 'x"\\'
-    world.upload(f"{name}.jsonl", '{"text":"y"}\n', model=model)
-    world.settle()
+    world.run(f"{name}.jsonl", '{"text":"y"}\n', model=model)
     (event,) = world.notices()
     (target,) = properties("FailedJobRule")["Targets"]
 
@@ -176,9 +169,6 @@ def test_mail_survives_any_key_and_message(world, name):
     assert '"' in mail["error"]["message"]
 
 
-RECORDS = [{"text": f"hello {number}", "target_lang": "es"} for number in range(8)]
-
-
 @pytest.fixture
 def small_steps(monkeypatch):
     """Each batch is a step of its own."""
@@ -188,8 +178,7 @@ def small_steps(monkeypatch):
 
 def run(start):
     world = start(MAX_REQUESTS_PER_BATCH=1)
-    world.upload_records("a.jsonl", [*RECORDS, {}], model=M2M)
-    world.settle()
+    world.run("a.jsonl", [*greetings(8), {}], model=M2M)
     return world
 
 

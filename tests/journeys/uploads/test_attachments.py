@@ -66,9 +66,7 @@ def test_pictures_beside_an_upload_are_sent_and_bad_ones_fail_alone(start):
         (named("inbox/_private/cat.png"), None),
         (chat(url(cat), "pasted"), None),
     ]
-    world.upload_records("set/a.jsonl", [one for one, _ in records], model=SCOUT)
-
-    world.settle()
+    world.run("set/a.jsonl", [one for one, _ in records], model=SCOUT)
 
     assert len(world.manifests()) == 1  # the pictures are no uploads
     for line, (record, fault) in zip(world.lines(), records, strict=True):
@@ -87,14 +85,12 @@ def test_retry_file_keeps_the_reference_and_its_retry_finds_the_picture(start, a
     put(world, "set/images/cat.png", picture("cat"))
     record = named("images/cat.png") | {"external_reference": "r1"}
     api.inject(Fault(kind="item_fails", times=1, contains="png"))
-    world.upload_records("set/a.jsonl", [record, {"prompt": "hello"}], model=SCOUT)
-    world.settle()
+    world.run("set/a.jsonl", [record, {"prompt": "hello"}], model=SCOUT)
     (folder,) = world.manifests()
     retry = world.read(f"{folder}/retry.jsonl")
     assert json.loads(retry) == record
 
-    world.upload("set/a.retry.jsonl", retry, model=SCOUT)
-    world.settle()
+    world.run("set/a.retry.jsonl", retry, model=SCOUT)
 
     (other,) = set(world.manifests()) - {folder}
     (line,) = world.lines(folder=other)
@@ -106,16 +102,14 @@ def test_columns_and_lines_of_text_name_pictures_and_sound(start):
     put(world, "images/cat.png", picture("cat"))
     put(world, "audio/a.wav", b"RIFF\x01\x02\x03\x04WAVEhello")
     rows = "id,picture,question\n1,images/cat.png,What?\n2,,What?\n"
-    world.upload("a.csv", rows, model=SCOUT, template="{question} {picture:s3}")
-    world.settle()
+    world.run("a.csv", rows, model=SCOUT, template="{question} {picture:s3}")
     (folder,) = world.manifests()
     first, second = world.read(f"{folder}/output.csv").decode().splitlines()[1:]
     wanted = expected_result(SCOUT, chat(url(picture("cat")), "What? "))
     assert wanted["response"] in first
     assert "bad_record,Line 3: picture: The cell is empty." in second
 
-    world.upload("a.txt", "audio/a.wav\n", model=WHISPER, template="{text:s3}")
-    world.settle()
+    world.run("a.txt", "audio/a.wav\n", model=WHISPER, template="{text:s3}")
 
     (other,) = set(world.manifests()) - {folder}
     sound = base64.b64encode(b"RIFF\x01\x02\x03\x04WAVEhello").decode()
@@ -128,9 +122,7 @@ def test_source_bucket_is_read_below_its_prefix_only(start):
     put(world, "cat.png", picture("cat"), SOURCE, "in/")
     put(world, "cat.png", picture("cat"), SOURCE, "secret/")
     names = [f"s3://{SOURCE}/{folder}/cat.png" for folder in ("in", "secret")]
-    world.upload_records("a.jsonl", [named(name) for name in names], model=SCOUT)
-
-    world.settle()
+    world.run("a.jsonl", [named(name) for name in names], model=SCOUT)
 
     first, second = world.lines()
     assert first["result"] == expected_result(SCOUT, chat(url(picture("cat"))))

@@ -202,8 +202,7 @@ def test_options_are_layered_and_pinned(start, api):
 def test_wrong_option_fails_upload_immediately(world, body, metadata, options, words):
     if options is not None:
         put_options(world, "", **options)
-    world.upload("a/b.jsonl", body, **metadata)
-    world.settle()
+    world.run("a/b.jsonl", body, **metadata)
 
     error = world.manifest()["error"]
     assert (error["code"], words in error["message"]) == ("bad_options", True)
@@ -215,8 +214,7 @@ def test_batch_beyond_highest_cost_is_not_submitted(start, api, written):
     world = start()
     api.switch(answer_tokens=(1_000, 1_000))
     prompts = [{"prompt": f"hello {n}", "max_tokens": 1_000} for n in range(6)]
-    world.upload_records("a.jsonl", prompts, model=LLAMA, **{written: "0.01"})
-    world.settle()
+    world.run("a.jsonl", prompts, model=LLAMA, **{written: "0.01"})
 
     assert codes(world) == [None, None, None, None, "cost_limit", "cost_limit"]
     assert len(api.accepted) == 4

@@ -82,8 +82,7 @@ def test_archived_upload_ends_at_once(world, refuse):
         "The operation is not valid for the object's storage class",
         403,
     )
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.settle(minutes=2)
+    world.run("a.jsonl", greetings(3), model=M2M, minutes=2)
 
     error = world.manifest()["error"]
     assert (world.manifest()["state"], error["code"]) == ("failed", "source_archived")
@@ -233,8 +232,7 @@ def test_what_a_job_needs_and_aws_refuses_is_shown(start, operation, code, part)
 def test_denied_options_end_upload_at_once(world, refuse, operation):
     world.s3.put_object(Bucket=BUCKET, Key="inbox/_options.json", Body=b'{"max_cost": 1}')
     refuse(operation, "AccessDenied", KMS, 403, prefix="inbox/_options.json")
-    world.upload_records("a.jsonl", greetings(3), model=M2M)
-    world.settle(minutes=2)
+    world.run("a.jsonl", greetings(3), model=M2M, minutes=2)
 
     error = world.manifest()["error"]
     assert error["code"] == "bad_options"

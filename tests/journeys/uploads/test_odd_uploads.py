@@ -93,9 +93,7 @@ def small_bound(monkeypatch):
     ids=["blank lines", "one line", "packed blank lines", "one packed line"],
 )
 def test_endless_upload_fails_as_whole_and_says_what_to_do(world, small_bound, content, code):
-    world.upload("a.jsonl", content, model=M2M)
-
-    world.settle()
+    world.run("a.jsonl", content, model=M2M)
 
     error = world.manifest()["error"]
     assert error["code"] == code
@@ -127,8 +125,7 @@ UPLOADS = {
 
 @pytest.mark.parametrize("name", UPLOADS)
 def test_empty_inputs_fail_alone_and_unsent(world, api, name):
-    world.upload(name, UPLOADS[name], model=BGE)
-    world.settle()
+    world.run(name, UPLOADS[name], model=BGE)
 
     counts = world.manifest()["counts"]
     assert (counts["total"], counts["succeeded"], counts["failed"]) == (40, 36, 4)
@@ -156,8 +153,7 @@ def retry_of(world, folder):
 
 @pytest.mark.parametrize("size", [300, 740, MAX_PATH_BYTES])
 def test_job_with_long_path_ends_and_its_retry_too(world, size):
-    world.upload(path_of(size), BAD_AND_GOOD, model=M2M)
-    world.settle()
+    world.run(path_of(size), BAD_AND_GOOD, model=M2M)
 
     folder = world.only_folder()
     assert world.manifest()["counts"] == {"total": 2, "succeeded": 1, "failed": 1}
@@ -178,8 +174,7 @@ def test_job_with_long_path_ends_and_its_retry_too(world, size):
 def test_longest_key_of_upload_ends_path_too_long(world, name):
     """Its `_options.json` would have a key that S3 does not allow."""
     folder = "f" * (MAX_KEY_BYTES - len(f"inbox//{name}".encode()))
-    world.upload(f"{folder}/{name}", BAD_AND_GOOD, model=M2M)
-    world.settle()
+    world.run(f"{folder}/{name}", BAD_AND_GOOD, model=M2M)
 
     assert world.only_folder().startswith("results/_long/")
     assert world.manifest()["error"]["code"] == "path_too_long"
@@ -191,8 +186,7 @@ BODY = '{"text":"(refused)","target_lang":"es"}\n'
 @pytest.fixture
 def parent(world):
     """The folder of a job that is over, whose one record was refused."""
-    world.upload("a.jsonl", BODY, model=M2M, tags='{"of":"parent"}')
-    world.settle()
+    world.run("a.jsonl", BODY, model=M2M, tags='{"of":"parent"}')
     return world.only_folder()
 
 
@@ -203,8 +197,7 @@ def options_of(world, folder):
 def try_again(world, parent, path="again.jsonl", body=BODY, **metadata):
     """Upload the record again, and return the folder of the new job."""
     known = set(world.manifests())
-    world.upload(path, body, **metadata)
-    world.settle()
+    world.run(path, body, **metadata)
     (folder,) = set(world.manifests()) - known
     return folder
 
@@ -247,8 +240,7 @@ def test_retry_needs_options_of_first_job(world, api, parent):
 
 @pytest.mark.parametrize("has_expired", [False, True])
 def test_retry_of_job_that_failed_for_its_options_has_its_own(world, has_expired):
-    world.upload("a.jsonl", BODY, model=M2M, **{"max-cost": "lots"})
-    world.settle()
+    world.run("a.jsonl", BODY, model=M2M, **{"max-cost": "lots"})
     failed = world.only_folder()
     assert world.manifest(failed)["error"]["code"] == "bad_options"
     if has_expired:

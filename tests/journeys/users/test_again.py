@@ -37,8 +37,7 @@ UPLOADS = {
 
 @pytest.mark.parametrize("name", UPLOADS)
 def test_records_with_answers_that_are_none_are_sent_again(command, client, name):
-    command.world.upload(name, UPLOADS[name], model=KIMI)
-    command.settle()
+    command.world.run(name, UPLOADS[name], model=KIMI)
     job = client.job(name)
 
     assert job.manifest()["incomplete"] == job.status()["incomplete"] == 2
@@ -66,8 +65,7 @@ def test_table_gets_whole_answers_in_place(command, tmp_path):
     """The row in the middle is short enough at once, and stays."""
     text = "many words and more " * 5
     rows = f"id,text\n7,{text}\n8,hi\n9,{text}too\n"
-    command.world.upload("a.csv", rows, model=KIMI, defaults='{"max_tokens":10}')
-    command.settle()
+    command.world.run("a.csv", rows, model=KIMI, defaults='{"max_tokens":10}')
     job = dropbatch.Client("dropbatch").job("a.csv")
     before = job.to_pandas()
     assert before["finish_reason"].tolist() == ["length", "stop", "length"]

@@ -15,8 +15,7 @@ GOOD = '{"text":"x","target_lang":"es"}\n'
 @pytest.fixture
 def finished(command):
     """A finished job: its id. One record of three failed."""
-    command.world.upload("reviews/july.jsonl", GOOD + "nonsense\n" + GOOD, model=M2M)
-    command.settle()
+    command.world.run("reviews/july.jsonl", GOOD + "nonsense\n" + GOOD, model=M2M)
     return command.world.manifest()["job_id"]
 
 
@@ -55,8 +54,7 @@ def test_bad_file_is_refused_before_upload(command, tmp_path, arguments, says):
 
 def test_ls_lists_jobs_oldest_first(command, finished):
     command.world.pass_time(60)
-    command.world.upload("later.jsonl", GOOD, model=M2M)
-    command.settle()
+    command.world.run("later.jsonl", GOOD, model=M2M)
 
     lines = command.run("ls").out.splitlines()
 
@@ -169,10 +167,9 @@ def test_commands_for_finished_job_say_it_is_over(command, finished, verb):
 
 def test_retry_changes_option_and_stays_mergeable(command, api, tmp_path):
     api.inject(Fault(kind="item_fails", contains="once", marker="once", code=5001))
-    command.world.upload(
+    command.world.run(
         "a.jsonl", GOOD + GOOD.replace('"x"', '"once"'), model=M2M, tags='{"team":"x"}'
     )
-    command.settle()
 
     done = command.run(
         "retry", "a.jsonl", "-o", 'defaults={"source_lang":"fr"}', "--wait", "--json"

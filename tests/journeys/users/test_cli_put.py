@@ -107,8 +107,7 @@ ID = "20261121T093000Z-00000000"
 def dropped(command, path):
     """Upload to a path, run the job, and return its id."""
     before = set(command.world.manifests())
-    command.world.upload(path, GOOD, model=M2M)
-    command.settle()
+    command.world.run(path, GOOD, model=M2M)
     (folder,) = set(command.world.manifests()) - before
     return folder.rpartition("/")[2]
 

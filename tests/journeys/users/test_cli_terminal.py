@@ -112,8 +112,7 @@ def test_ctrl_c_before_job_says_it_goes_on(command, monkeypatch, tmp_path):
 
 
 def test_ctrl_c_in_get_leaves_what_next_get_resumes(command, monkeypatch, tmp_path):
-    command.world.upload("july.jsonl", GOOD * 200, model=M2M)
-    command.settle()
+    command.world.run("july.jsonl", GOOD * 200, model=M2M)
     whole, deliver = command.world.lines(), following.deliver
     with monkeypatch.context() as slow:
         slow.setattr(objects, "CHUNK_BYTES", 100)
@@ -134,8 +133,7 @@ def test_ctrl_c_in_get_leaves_what_next_get_resumes(command, monkeypatch, tmp_pa
 
 @pytest.mark.parametrize("columns", [40, 80])
 def test_no_line_is_wider_than_terminal(command, monkeypatch, columns):
-    command.world.upload("july.jsonl", GOOD, model=M2M)
-    command.settle()
+    command.world.run("july.jsonl", GOOD, model=M2M)
 
     code, shown = on_terminal(monkeypatch, "wait", "july.jsonl", columns=columns)
 

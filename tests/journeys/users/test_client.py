@@ -129,10 +129,9 @@ def test_second_retry_is_warned_of(command, client):
 
 
 def test_results_are_streamed_in_order(command, client):
-    command.world.upload(
+    command.world.run(
         "july.csv", 'id,text\na,one\nb,"5"" pipe"\n', model=M2M, defaults='{"target_lang":"fr"}'
     )
-    command.settle()
 
     job = client.job("july.csv")
     found = list(job.results())

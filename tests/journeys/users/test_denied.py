@@ -43,8 +43,7 @@ FREE = {"DescribeStacks", "DescribeStackResources"}
 
 @pytest.fixture
 def finished(command):
-    command.world.upload("a.jsonl", GOOD + "nonsense\n" + GOOD, model=M2M)
-    command.settle()
+    command.world.run("a.jsonl", GOOD + "nonsense\n" + GOOD, model=M2M)
 
 
 def denied(operation, message="no policy allows it"):
@@ -179,8 +178,7 @@ def test_status_shows_upload_of_which_nothing_is_known(command, no_head):
 @pytest.mark.parametrize("verb", ["status", "get", "wait", "cancel", "retry"])
 def test_verb_of_many_says_which_upload_has_no_job(command, no_head, monkeypatch, tmp_path, verb):
     """It has no job that a listing could find, only a notice."""
-    command.world.upload("jan.jsonl", GOOD, model=M2M)
-    command.settle()
+    command.world.run("jan.jsonl", GOOD, model=M2M)
     monkeypatch.chdir(tmp_path)
 
     done = command.run(verb, "j*")
@@ -229,8 +227,7 @@ def written(before_calls):
 
 
 def test_every_write_says_how_it_is_encrypted(world, written):
-    world.upload("a.jsonl", '{"text":"y","target_lang":"es"}\n' * 3, model=M2M)
-    world.settle()
+    world.run("a.jsonl", '{"text":"y","target_lang":"es"}\n' * 3, model=M2M)
 
     (folder,) = {
         key.rpartition("/")[0] for key in world.objects() if key.endswith("/manifest.json")

@@ -20,8 +20,7 @@ FAILS = {"kind": "item_fails", "contains": "fail", "marker": "fail", "code": 500
 
 
 def job_of(command, name="a.jsonl", body=GOOD * 2 + "nonsense\n", model=M2M):
-    command.world.upload(name, body, model=model)
-    command.settle()
+    command.world.run(name, body, model=model)
     return command.run("status", name, "--json").json()[0]["job_id"]
 
 
@@ -121,8 +120,7 @@ def retried(command, api, body, name="a.csv", times=1):
 def test_retry_that_cannot_be_placed_is_named(command, api, tmp_path):
     job = retried(command, api, '{"prompt":"fail a"}\n{"prompt":"fail b"}\n', "a.jsonl")
     command.world.pass_time(60)
-    command.world.upload("part.jsonl", '{"prompt":"other"}\n', model=LLAMA, **{"retry-of": job})
-    command.settle()
+    command.world.run("part.jsonl", '{"prompt":"other"}\n', model=LLAMA, **{"retry-of": job})
 
     done = command.run("get", job, "-o", tmp_path, "--merged")
     strict = command.run("get", job, "-o", tmp_path, "--merged", "--strict", "--json")
@@ -145,8 +143,7 @@ BGE = "@cf/baai/bge-small-en-v1.5"
 @pytest.fixture
 def failed(command):
     """The path of an upload whose job fails as a whole."""
-    command.world.upload("f.jsonl", "x\n", model=LLAMA)
-    command.settle()
+    command.world.run("f.jsonl", "x\n", model=LLAMA)
     return "f.jsonl"
 
 

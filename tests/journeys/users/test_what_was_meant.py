@@ -50,8 +50,7 @@ def test_what_was_not_meant_is_refused_everywhere(command, api, tmp_path, case):
     assert says in str(refused.value)
     assert command.world.objects("inbox/") == []
 
-    command.world.upload(name, content, **options)
-    command.settle()
+    command.world.run(name, content, **options)
     manifest = command.world.manifest()
     failed = manifest["error"] or command.world.lines("errors.jsonl")[0]["error"]
     assert says in failed["message"]
@@ -120,8 +119,7 @@ def test_long_prompt_that_no_metadata_holds_is_sent_whole(command, api, tmp_path
     assert [one.manifest()["tags"] for one in jobs] == [{"a": "b"}] * 2
     assert [one.manifest()["counts"]["failed"] for one in jobs] == [1, 0]
 
-    command.world.upload("b.csv", "id,review\n1,a\n", **{"options-at": "none"})
-    command.settle()
+    command.world.run("b.csv", "id,review\n1,a\n", **{"options-at": "none"})
     failed = command.run("status", "b.csv").out
     assert "bad_options: inbox/_options/none.json was deleted" in failed
 
@@ -144,7 +142,6 @@ def test_members_of_rows_come_back_as_columns(command):
 
 
 def test_retry_for_model_that_nobody_knows_is_refused(command, api):
-    command.world.upload("a.jsonl", json.dumps({"text": ""}) + "\n", model=BGE)
-    command.settle()
+    command.world.run("a.jsonl", json.dumps({"text": ""}) + "\n", model=BGE)
     done = command.run("retry", "a.jsonl", "-o", "model=@cf/baai/bge-m33")
     assert (done.code, f"Did you mean {BGE}?" in done.err) == (2, True)

@@ -109,6 +109,16 @@ class World:
             path, "".join(json.dumps(record) + "\n" for record in records), **metadata
         )
 
+    def run(
+        self, path: str, body: bytes | str | list[Any], *, minutes: int = 60, **metadata: str
+    ) -> None:
+        """Put an upload, or records as JSON Lines, and let time pass until every job is over."""
+        if isinstance(body, list):
+            self.upload_records(path, body, **metadata)
+        else:
+            self.upload(path, body, **metadata)
+        self.settle(minutes=minutes)
+
     def control(self, name: str, command: str) -> None:
         """Put a command: `name` is a job's id, `stack`, or `events`."""
         key = f"control/{name}" if name in {"stack", "events"} else f"control/jobs/{name}"

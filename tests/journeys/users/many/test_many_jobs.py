@@ -20,11 +20,9 @@ def many(command):
     """Finished jobs below reviews/, one of them twice, two with a failed record."""
     for number in range(JOBS):
         command.world.upload(f"reviews/{number:02}.jsonl", GOOD + BAD * (number < 2), model=M2M)
-    command.world.upload("other.jsonl", GOOD, model=M2M)
-    command.settle()
+    command.world.run("other.jsonl", GOOD, model=M2M)
     command.world.pass_time(60)
-    command.world.upload("reviews/05.jsonl", GOOD * 2, model=M2M)
-    command.settle()
+    command.world.run("reviews/05.jsonl", GOOD * 2, model=M2M)
     return command
 
 

@@ -17,8 +17,7 @@ GOOD = '{"text":"x","target_lang":"es"}\n'
 def done(command, monkeypatch, tmp_path):
     """One job that is over."""
     monkeypatch.chdir(tmp_path)
-    command.world.upload("a.jsonl", GOOD, model=M2M)
-    command.settle()
+    command.world.run("a.jsonl", GOOD, model=M2M)
     (tmp_path / "b.jsonl").write_text(GOOD)
     return command
 

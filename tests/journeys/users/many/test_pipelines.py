@@ -38,11 +38,9 @@ def reviews(command):
         ("b/c.jsonl", GOOD * 3 + BAD),
         ("a.jsonl", GOOD + BAD * 2),
     ):
-        command.world.upload(f"reviews/{path}", content, model=M2M)
-        command.settle()
+        command.world.run(f"reviews/{path}", content, model=M2M)
         command.world.pass_time(60)
-    command.world.upload("else/d.jsonl", GOOD, model=M2M)
-    command.settle()
+    command.world.run("else/d.jsonl", GOOD, model=M2M)
     return command
 
 
@@ -82,8 +80,7 @@ def test_event_reaches_a_queue(command):
     events.put_rule(Name="job-events", EventPattern=pattern)
     arn = f"arn:aws:sqs:{REGION}:{AWS_ACCOUNT}:job-events"
     events.put_targets(Rule="job-events", Targets=[{"Id": "queue", "Arn": arn}])
-    command.world.upload("a.jsonl", GOOD, model=M2M)
-    command.settle()
+    command.world.run("a.jsonl", GOOD, model=M2M)
 
     (message,) = sqs.receive_message(QueueUrl=queue)["Messages"]
     detail = json.loads(message["Body"])["detail"]
