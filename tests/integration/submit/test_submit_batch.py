@@ -113,15 +113,6 @@ def test_batch_taken_by_another_is_not_sent(begin, monkeypatch):
     assert at.batch.attempt == 9
 
 
-def test_batch_with_expired_lease_is_sent(begin):
-    at = begin(replace(DUE, fence=T - 60))
-
-    at.run()
-
-    assert len(at.posts) == 1
-    assert at.batch.unknowable == 0
-
-
 @pytest.mark.parametrize(
     ("left", "reading", "wait"),
     [
