@@ -377,16 +377,11 @@ def test_function_that_dies_after_it_noted_the_part_is_followed(late, monkeypatc
 
 
 # ── due items on moto: one that DynamoDB does not hand out delays no other ────────────────────────
-GOOD, BAD = replace(JOB, job_id="good"), replace(JOB, job_id="bad")
-
-
-@pytest.fixture
-def services(table, monkeypatch):
-    """Two jobs with a due batch each; DynamoDB refuses to read one of the jobs."""
+def test_job_that_is_not_handed_out_delays_no_other(table, monkeypatch):
     ledger = Ledger(table, "table")
-    for job in (GOOD, BAD):
-        ledger.create_job(job)
-        ledger.create_batch(replace(BATCH, job_id=job.job_id))
+    for job_id in ("good", "bad"):
+        ledger.create_job(replace(JOB, job_id=job_id))
+        ledger.create_batch(replace(BATCH, job_id=job_id))
     real = ledger.job
 
     def job_or_error(job_id):
@@ -396,13 +391,10 @@ def services(table, monkeypatch):
 
     monkeypatch.setattr(ledger, "job", job_or_error)
     monkeypatch.setattr(contain, "count", lambda _: None)
-    return SimpleNamespace(ledger=ledger, now=lambda: T)
+    dues = [DueEntry(job_id, BATCH.number, T) for job_id in ("bad", "good")]
 
+    found = load(SimpleNamespace(ledger=ledger, now=lambda: T), dues)
 
-def test_job_that_is_not_handed_out_delays_no_other(services):
-    dues = [DueEntry(job.job_id, BATCH.number, T) for job in (BAD, GOOD)]
-
-    assert [one.job for one in load(services, dues)] == [GOOD]
-
-    assert services.ledger.batch("bad", BATCH.number).claims == 1
-    assert services.ledger.batch("bad", BATCH.number).due_at > T
+    assert [one.job.job_id for one in found] == ["good"]
+    assert ledger.batch("bad", BATCH.number).claims == 1
+    assert ledger.batch("bad", BATCH.number).due_at > T

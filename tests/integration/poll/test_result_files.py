@@ -185,9 +185,17 @@ def test_late_batch_costs_others_little():
     world.check()
 
 
-def test_short_visit_does_a_step():
-    world, visits = World(2_500, size=30_000), 0
-    world.answer(range(2_500))
+@pytest.fixture
+def small_steps(monkeypatch):
+    monkeypatch.setattr(segments, "MIN_COPY_BYTES", 500)
+    monkeypatch.setattr("simulation.services.s3.MIN_PART_BYTES", 1)
+    monkeypatch.setattr(segments, "MIN_STEP_BATCHES", 3)
+    monkeypatch.setattr(segments, "MAX_STEP_BATCHES", 5)
+
+
+def test_short_visit_does_a_step(small_steps):
+    world, visits = World(60), 0
+    world.answer(range(60))
     while not world.over:
         looks = iter([50.0] * 3)
         world.visit(lambda looks=looks: next(looks, 0.0))
@@ -196,14 +204,6 @@ def test_short_visit_does_a_step():
 
     assert visits > 5
     world.check()
-
-
-@pytest.fixture
-def small_steps(monkeypatch):
-    monkeypatch.setattr(segments, "MIN_COPY_BYTES", 500)
-    monkeypatch.setattr("simulation.services.s3.MIN_PART_BYTES", 1)
-    monkeypatch.setattr(segments, "MIN_STEP_BATCHES", 3)
-    monkeypatch.setattr(segments, "MAX_STEP_BATCHES", 5)
 
 
 def test_dying_visit_loses_and_doubles_nothing(monkeypatch, small_steps):

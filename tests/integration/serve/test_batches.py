@@ -29,6 +29,12 @@ def create(ai, file, **changed):
     )
 
 
+def create_again(url, file, count="1"):
+    """Send the request as a client does that got no answer."""
+    body = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
+    return httpx.post(f"{url}/batches", json=body, headers={"x-stainless-retry-count": count})
+
+
 def uploads(s3):
     return [
         entry["Key"]
@@ -201,9 +207,8 @@ def test_resent_request_is_older_batch_only_if_client_can_have_waited_so_long(
 ):
     batch = create(ai, file)
     monkeypatch.setattr(module, "time", type("Later", (), {"time": lambda: batch.created_at + age}))
-    body = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
 
-    answer = httpx.post(f"{url}/batches", json=body, headers={"x-stainless-retry-count": count})
+    answer = create_again(url, file, count)
 
     assert (answer.status_code, answer.json()["id"] == batch.id) == (200, same)
 
@@ -227,9 +232,8 @@ def test_batch_that_failed_to_begin_begins_when_sent_again(ai, s3, file, monkeyp
 def test_request_sent_again_waits_while_the_first_goes_on(ai, url, s3, file):
     batch = create(ai, file)
     s3.delete_object(Bucket=BUCKET, Key=f"inbox/openai/{batch.id}.jsonl")
-    body = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
 
-    answer = httpx.post(f"{url}/batches", json=body, headers={"x-stainless-retry-count": "1"})
+    answer = create_again(url, file)
 
     assert (answer.status_code, uploads(s3)) == (409, [])
 

@@ -147,7 +147,7 @@ OF_THOUGHTS = Usage(None, 9, reasoning_tokens=7)
         ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 12}, Usage()),
         ({"prompt_tokens": 10.5, "completion_tokens": 1}, Usage()),
         ({"prompt_tokens": True, "completion_tokens": 2**53, "total_tokens": "7"}, Usage()),
-        ([], Usage()),
+        *((odd, Usage()) for odd in ([], {}, None, "odd")),
     ],
 )
 def test_usage_is_read(told, read):
