@@ -47,20 +47,14 @@ _ids = count(1)
 class Doubles:
     """The API, the queues, the times and the settings for the batch."""
 
-    can_wake: bool = False
     batch_deadline_hours: float = 24
     ambiguous_submit: str = "resubmit"
     cloudflare_account_id: str = JOB.plan.account
     reply: Reply | Exception | None = None
     asked: list[tuple[str, float]] = field(default_factory=list)
     """Id and seconds of each poll."""
-    sent: list[object] = field(default_factory=list)
-    delays: list[float] = field(default_factory=list)
-    """Seconds that each single message is delayed."""
     ages: list[float] = field(default_factory=list)
     """Ages for which the next poll was requested."""
-    pending: list[tuple[float, float]] = field(default_factory=list)
-    """For each batch that was found pending: when it was accepted, and now."""
     took: list[tuple[float, float]] = field(default_factory=list)
     """For each batch that was finished: its age when it was last pending, and now."""
 
@@ -73,11 +67,9 @@ class Doubles:
         yield self.reply
 
     def send(self, message: object, delay: float = 0) -> None:
-        self.sent.append(message)
-        self.delays.append(delay)
+        """Nobody receives it."""
 
-    def send_all(self, messages: list[object]) -> None:
-        self.sent += messages
+    send_all = send
 
     def next_poll(self, model: str, age: float, now: float) -> float:
         self.ages.append(age)
@@ -97,20 +89,11 @@ class PolledBatch:
     def __init__(self, dynamodb: Any, job: dict[str, Any] | None = None, **batch: Any) -> None:
         made = replace(JOB, job_id=f"20261121T093000Z-{next(_ids):08x}", state=JobState.IN_PROGRESS)
         self.job: Job = replace(made, **(job or {}))
-        accepted = replace(
-            BATCH,
-            records=replace(BATCH.records, body_size=len(BODY)),
-            submission=Submission("id", 1, ACCEPTED),
-        )
-        self.seen = replace(
-            accepted,
-            records=replace(
-                accepted.records,
-                **{"requests": 2, "sendable": 2}
-                | {name: batch.pop(name) for name in OF_RECORDS & batch.keys()},
-            ),
-            **{"job_id": self.job.job_id, **batch},
-        )
+        own = {name: batch.pop(name) for name in OF_RECORDS & batch.keys()}
+        two: dict[str, Any] = {"requests": 2, "sendable": 2, "body_size": len(BODY)} | own
+        records, submission = replace(BATCH.records, **two), Submission("id", 1, ACCEPTED)
+        accepted = replace(BATCH, job_id=self.job.job_id, records=records, submission=submission)
+        self.seen = replace(accepted, **batch)
         """The batch as the process that found it due has read it."""
         self.doubles = Doubles()
         double = cast("Any", self.doubles)
@@ -152,7 +135,3 @@ class PolledBatch:
         """Put a reply where the poll of this ordinal stores it."""
         key = keys.raw(self.job.job_id, self.seen.number, attempt, ordinal)
         self.services.store.put_if_absent(key, reply.body)
-
-    def differs(self) -> None:
-        """Let another process claim the batch after it was read."""
-        self.services.ledger.claim_poll(self.seen, T + 1)
