@@ -228,7 +228,7 @@ def test_overdue_batch_is_submitted_again(polled, reply, is_full):
     one.doubles.batch_deadline_hours = 0.01
     one.services.budget.note_outstanding(9, [one.job.plan.model] if is_full else [])
 
-    one.polled(reply)
+    assert not one.polled(reply)
 
     assert (outcome(one.now), one.now.due_at) == ("submitted", T)
 

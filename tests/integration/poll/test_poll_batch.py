@@ -19,6 +19,7 @@ from shared.models import (
     CANCEL_NOW,
     CANCELLED_ACCEPTED,
     MAX_JOB_SECONDS,
+    PAST_DEADLINE,
     TOO_OLD_CODE,
     BatchState,
     ErrorDetail,
@@ -267,6 +268,13 @@ def test_pending_batch_is_polled_by_its_deadline(polled, pending_for, deadline, 
 
     assert not one.polled(PENDING)
     assert (one.now.state, one.now.due_at) == (BatchState.QUEUED, T + due_in)
+
+
+def test_pending_batch_ends_at_its_jobs_deadline(polled):
+    one = polled({"deadline_at": T})
+
+    assert one.polled(PENDING)
+    assert (one.now.state, one.now.ending) == (BatchState.DONE, PAST_DEADLINE)
 
 
 def test_how_long_pending_batch_has_waited_is_metric(polled, monkeypatch):
