@@ -72,7 +72,6 @@ def test_chat_answer_to_responses_request_is_response():
     assert response.incomplete_details.reason == "max_output_tokens"
 
 
-# ── Bedrock ───────────────────────────────────────────────────────────────────────────────────────
 def output_of(model_input, result):
     return line_of(written(model_input, "bedrock"), result, "bedrock")["modelOutput"]
 

@@ -93,13 +93,6 @@ def test_record_that_does_not_fit_is_bad(model_input, members, member):
 
 
 # ── what comes back ───────────────────────────────────────────────────────────────────────────────
-def test_missing_record_id_is_stable():
-    first, again, other = (line_of(MESSAGES, TEXT, id_=id_)["recordId"] for id_ in (5, 5, 6))
-    assert first == again != other
-    assert len(first) == 11
-    assert first.isalnum()
-
-
 def test_model_input_is_copied_as_it_is_written():
     record = b'{"modelInput":{"prompt" : "\\u00e9", "max_gen_len": 1.50}}'
     outcome = Outcome(0, b"null", record, b'{"response":"Hi"}')

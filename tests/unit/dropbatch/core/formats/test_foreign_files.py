@@ -1,9 +1,6 @@
-"""Files as people have them (tests/files/foreign.json).
+"""Files as people have them (tests/files/foreign.json), their requests and the answers' lines.
 
-The request that each record becomes, and the line that answers it.
-
-`python -m tests.unit.dropbatch.core.formats.test_foreign_files` writes what is expected anew; look
-at what has changed.
+`python -m tests.unit.dropbatch.core.formats.test_foreign_files` writes what is expected anew.
 """
 
 import json
