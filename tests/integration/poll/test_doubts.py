@@ -111,7 +111,6 @@ def test_no_answer_is_never_believed(polled, reply):
     assert one.now.calls_fail_since == T - 86_400
 
 
-# ── ids that are not known ────────────────────────────────────────────────────────────────────────
 LONG_UNKNOWN = Doubt(Kind.UNKNOWN_ID, T - LONG_DOUBT_SECONDS, 4)
 
 

@@ -33,7 +33,6 @@ from shared.workers_ai.results import parse_answer
 from tests.support.doubles.ledger_items import BATCH, JOB, REASON, T
 from tests.support.doubles.polled_batch import ACCEPTED, COMPLETE, INCOMPLETE, NEXT_POLL, RUNNING
 
-# ── one poll of one batch ─────────────────────────────────────────────────────────────────────────
 DAY = 86_400
 OTHER = ErrorDetail("expired", "another reason")
 AT_ONCE = Submission("", 1, ACCEPTED)
@@ -287,7 +286,6 @@ def test_how_long_pending_batch_has_waited_is_metric(polled, monkeypatch):
     assert told == [("PollCalls",), ("OldestPendingAge", 100.0)]
 
 
-# ── after an event ────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(("since", "due_in"), [(0, 2), (2, 3), (5, 10), (15, 100)])
 def test_unconfirmed_event_is_polled_for_soon(polled, since, due_in):
     """After 2, 5 and 15 seconds; then as without it."""
@@ -384,7 +382,6 @@ def test_function_that_dies_after_it_noted_the_part_is_followed(late, monkeypatc
     assert late.now.part.succeeded == 1
 
 
-# ── due items on moto: one that DynamoDB does not hand out delays no other ────────────────────────
 def test_job_that_is_not_handed_out_delays_no_other(table, monkeypatch):
     ledger = Ledger(table, "table")
     for job_id in ("good", "bad"):

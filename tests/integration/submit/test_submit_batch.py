@@ -134,7 +134,6 @@ def test_first_poll_is_not_after_deadline(begin, monkeypatch, left, reading, wai
     assert at.batch.due_at == T + reading + wait
 
 
-# ── what is left alone ────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("gone", ["job_item", "item"])
 def test_message_for_what_is_not_there_is_ignored(begin, gone, caplog):
     at = begin()
@@ -168,7 +167,6 @@ def test_batch_not_waiting_for_submit_is_left_alone(begin, batch):
     assert at.messages == []
 
 
-# ── what ends unsent ──────────────────────────────────────────────────────────────────────────────
 STOPPED = "Not sent, because the job was stopped: "
 OLD = replace(DUE, created_at=T - MAX_SECONDS_TO_ACCEPTANCE, paused=0.0)
 OLDER = replace(OLD, created_at=OLD.created_at - 1)

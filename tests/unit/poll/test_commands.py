@@ -31,7 +31,6 @@ from shared.models import CANCEL, CANCEL_NOW, JobControl
 from shared.pacing.breaker import Controls, Pause, PauseReason, Permit, Rate, StackControl
 from tests.support.doubles.ledger_items import JOB, T
 
-# ── commands: what each makes of a job's control, whatever it was before ──────────────────────────
 NOW = 1_000.0
 FREE = JobControl()
 PAUSED = JobControl("v1", held_since=500.0)
@@ -66,7 +65,6 @@ def test_command_changes_what_it_may(before, word, changes):
     assert controlled(before, Command(word, "v2"), NOW) == replace(before, version="v2", **changes)
 
 
-# ── how commands are carried out ──────────────────────────────────────────────────────────────────
 RUNNING = replace(JOB, state=JobState.IN_PROGRESS, total=3)
 HELD = JobControl("earlier etag", held_since=T - 60)
 KEY = f"control/jobs/{JOB.job_id}"
@@ -150,7 +148,6 @@ def stack_followed(*bodies, stack=None, pause=None):
     return budget
 
 
-# ── what is read ──────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("body", "word"),
     [

@@ -158,7 +158,6 @@ def test_deep_result_is_put_on_one_line(depth):
     assert line.output.count(b"\n") == 1
 
 
-# ── usage ─────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_usage_is_what_reply_reports(wrapped):
     for told, usage in (({"prompt_tokens": 12, "neurons": 1.5}, Usage(12)), (None, Usage())):
@@ -200,7 +199,6 @@ def test_usage_of_items_is_summed_if_every_good_one_has_reported_it(case):
     assert usage_of(items, *whole) == usage
 
 
-# ── several replies to the same records ───────────────────────────────────────────────────────────
 def sorted_reply(items, **more):
     reply = json.dumps({"responses": items, **more}).encode()
     return module.sort_answers(parse_answer(reply), [raw(None)] * 4)
@@ -237,7 +235,6 @@ def test_usage_counts_items_taken():
     assert answers.usage.prompt_tokens == 16
 
 
-# ── results that are converted, and those that would take too much memory ─────────────────────────
 ROWS = [RecordEntry(1, 20, raw("a"), original=2)]
 
 

@@ -29,7 +29,6 @@ from tests.support import vendors
 from tests.support.converted import LLAMA, target_of
 from tests.support.examples import examples
 
-# ── whole result files, without AWS ───────────────────────────────────────────────────────────────
 JOB = "20261121T093000Z-5f3a9c1e"
 
 

@@ -35,7 +35,6 @@ END = Sweep(SweepGoal.END, 0.0, passes=2)
 RUNNING = replace(JOB, state=JobState.IN_PROGRESS, total=9)
 
 
-# ── which sweep a job's state asks for, when it continues ─────────────────────────────────────────
 @pytest.mark.parametrize(
     ("changes", "goal", "since"),
     [
@@ -109,7 +108,6 @@ def test_twenty_thousand_batches_end_in_10_minutes(monkeypatch):
     assert sorted(ended) == sorted(batches)
 
 
-# ── A sweep: how far one visit comes, what it leaves to the next ──────────────────────────────────
 PAGE = 3
 """Batches of a page in these tests."""
 MOST_PAGES = 20

@@ -42,7 +42,6 @@ def test_rejected_submit_waits_longer_each_time_and_a_poll_half_of_its_batchs_ag
         assert 0.9 * seconds <= poll_back_off(age) <= 1.1 * seconds
 
 
-# ── how long an item waits that is claimed again and again without progress ───────────────────────
 CLAIMS = {
     (0, 30): 30,
     (0, 900): 180,

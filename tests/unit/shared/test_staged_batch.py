@@ -90,7 +90,6 @@ def test_what_is_not_index_is_refused(content):
         decode_index(content)
 
 
-# ── bodies without `external_reference`: every other byte stays ───────────────────────────────────
 CASES = {
     '{"external_reference":"a","text":"x"}': '{"text":"x"}',
     '{"text": "x", "external_reference": 7 }': '{"text": "x"}',
@@ -131,7 +130,6 @@ def test_any_record_keeps_all_else(records):
     assert left == records
 
 
-# ── the sums of the longest waits ─────────────────────────────────────────────────────────────────
 LAMBDA_SECONDS = template()["Globals"]["Function"]["Timeout"]
 
 

@@ -126,7 +126,6 @@ def test_foreign_format_is_detected_in_archive(packing):
         read_beginning(read_stored(store, upload_of(store)))
 
 
-# ── the model an upload asks for ──────────────────────────────────────────────────────────────────
 PATHS = {
     "inbox/a.jsonl": None,
     "inbox/@cf/baai/bge-m3/july.jsonl": "@cf/baai/bge-m3",

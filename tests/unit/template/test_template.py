@@ -288,7 +288,6 @@ def test_parameters_are_checked_first(source, subtests):
                 assert bool(re.search(pattern, value)) is taken
 
 
-# ── what the SAM CLI asks, and what its environment has ───────────────────────────────────────────
 ASK = """
 from samcli.commands._utils.template import get_template_parameters
 from samcli.commands.deploy.guided_context import GuidedContext

@@ -18,7 +18,6 @@ from dropbatch.client.sources import open_source
 from dropbatch.errors import Error, UsageError
 
 
-# ── results as columns ────────────────────────────────────────────────────────────────────────────
 def native(id_, vector=None, reference=None, code="inference_failed"):
     line = {"id": id_, "external_reference": reference, "success": vector is not None}
     if vector is None:
@@ -156,7 +155,6 @@ def test_first_answer_decides_however_late(format_, monkeypatch):
     assert table.column("embedding").to_pylist() == [*[None] * 20, [1.0, 2.0]]
 
 
-# ── A table's own columns beside its answers ──────────────────────────────────────────────────────
 def answered(table, vectors=None, failed=()):
     """The files of a job of a table: its rows, each with an answer."""
     lines = table.split(b"\n")

@@ -26,7 +26,6 @@ from dropbatch.core.formats.table import FORMATS, Form, describer_of, reader_of,
 from dropbatch.core.read.rows import first_row, read_rows
 from tests.support.converted import LLAMA, target_of
 
-# ── finished jobs in files ────────────────────────────────────────────────────────────────────────
 UNREADABLE = b"{bad"
 
 
@@ -96,7 +95,6 @@ def finish(
     return job
 
 
-# ── reading results: every record's fate, in every format, whatever its bytes ─────────────────────
 JOB = "20261121T093000Z-00000000"
 
 
@@ -146,7 +144,6 @@ def test_fate_of_each_record(tmp_path, form, content, references, fails):
     assert ["answer" in str(one.result) for one in found] == [one.success for one in found]
 
 
-# ── each record's newest answer at its place, in every format; nothing is guessed ─────────────────
 def all_fail(*_):
     return True
 
@@ -172,7 +169,6 @@ def child(number):
     return f"20261121T09300{number}Z-0000000{number}"
 
 
-# ── tables ────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("format_", "delimiter", "content"),
     [
@@ -255,7 +251,6 @@ def test_retry_of_skipped_retry_is_named(tmp_path):
     merging.close()
 
 
-# ── any files, any failures, any retries ──────────────────────────────────────────────────────────
 TEXT = st.text(
     st.characters(codec="utf-8", exclude_characters="\r\n\x00\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"),
     min_size=1,

@@ -141,7 +141,6 @@ def test_half_of_pair_of_surrogates_does_not_end_upload():
     )
 
 
-# ── whole numbers ─────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("column", "cells"),
     [

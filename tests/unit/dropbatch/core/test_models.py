@@ -104,7 +104,6 @@ def test_model_that_is_not_alike_is_not_suggested():
     assert nearest_model("@cf/moonshot/kimi-2.6") == "@cf/moonshotai/kimi-k2.6"
 
 
-# ── what a job was planned with ───────────────────────────────────────────────────────────────────
 def test_job_keeps_what_it_was_planned_with():
     known = find_model("@cf/moonshotai/kimi-k2.6")
     efforts = Efforts(("deep",), aliases={"max": "deep"})

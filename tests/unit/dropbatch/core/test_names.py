@@ -71,7 +71,6 @@ def test_no_two_things_share_key():
     assert all(key.startswith(f"staging/{JOB}/") for key in made)
 
 
-# ── how many records and bytes a batch may have, by its model and its number ──────────────────────
 def plan_of(most, first, first_bytes=0):
     plan = SplitPlan("@cf/baai/bge-m3", most, 9_500_000, "account", first_requests=first)
     return replace(plan, first_bytes=first_bytes)
@@ -110,7 +109,6 @@ def test_sizes_double_every_four_batches(subtests):
                 assert room == size - WRAPPER_BYTES + 1
 
 
-# ── a secret that holds more than one token ───────────────────────────────────────────────────────
 TABLE = {
     "abc": "",
     "": NO_TOKEN,

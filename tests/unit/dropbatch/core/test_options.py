@@ -149,7 +149,6 @@ def test_template_is_literal_unless_it_is_json_string():
         assert metadata_options({"template": written}) == {"template": template}
 
 
-# ── resolved ──────────────────────────────────────────────────────────────────────────────────────
 def test_options_together_are_bounded():
     half = "x" * (MAX_OPTIONS_BYTES * 2 // 3)
     said = refused(resolve, [{"template": half}, in_file(defaults={"system": half})])
@@ -163,7 +162,6 @@ def test_pinned_options_are_read_again_as_they_were():
     assert resolve([named_options(again)]) == again
 
 
-# ── defaults ──────────────────────────────────────────────────────────────────────────────────────
 names = st.text(max_size=3)
 members = st.dictionaries(
     names, st.one_of(st.none(), st.integers(), st.text(max_size=5)), max_size=4

@@ -347,7 +347,6 @@ def test_free_call_needs_only_token(given, may):
     assert len(budget.written) == may
 
 
-# ── outstanding batches ───────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("batches", "others", "is_full"),
     [

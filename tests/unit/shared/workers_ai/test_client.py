@@ -191,7 +191,6 @@ def test_too_large_reply_is_no_answer_if_it_does_not_begin_as_one(
     assert not getattr(found, "enveloped", False)
 
 
-# ── the account's other APIs ──────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(("size", "status"), [(1_000_000, 200), (1_000_001, 0)])
 def test_reply_of_other_api_is_read_up_to_a_size(size, status):
     fetched, _ = client(Api(httpx.Response(200, content=b" " * size))).fetch("GET", "/a", None, 5.0)

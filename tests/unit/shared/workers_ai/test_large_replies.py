@@ -120,7 +120,6 @@ def test_submit_that_shows_some_items_and_an_id_is_accepted(status, reply):
     assert found == reply or isinstance(found, reply if isinstance(reply, type) else ())
 
 
-# ── tokens in replies, under every name ───────────────────────────────────────────────────────────
 CACHED, NONE, THOUGHT = {"cached_tokens": 2}, {"cached_tokens": 0}, {"reasoning_tokens": 7}
 OF_THOUGHTS = Usage(None, 9, reasoning_tokens=7)
 
@@ -154,7 +153,6 @@ def test_usage_is_read(told, read):
     assert usage_of(msgspec.Raw(msgspec.json.encode(told))) == read
 
 
-# ── halves of surrogate pairs become U+FFFD, piece by piece, wherever they lie ────────────────────
 written = st.lists(
     st.sampled_from([rb"\ud83d", rb"\uDE00", rb"\\", rb"\n", rb"\u00e9", b"x", rb"\\ud83d"]),
     max_size=30,

@@ -25,7 +25,6 @@ from tests.support.converted import (
 )
 
 
-# ── images ────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("model", [SCOUT, KIMI])
 @pytest.mark.parametrize(
     "part",
@@ -60,7 +59,6 @@ def test_image_somewhere_else_is_bad(part):
     assert "data URLs" in message
 
 
-# ── the Responses API for chat models ─────────────────────────────────────────────────────────────
 def test_chat_answer_to_responses_request_is_response():
     message = {"content": "low", "reasoning_content": "hm", "tool_calls": [CALL]}
     result = {"choices": [{"message": message, "finish_reason": "length"}]}
@@ -76,7 +74,6 @@ def output_of(model_input, result):
     return line_of(written(model_input, "bedrock"), result, "bedrock")["modelOutput"]
 
 
-# ── what answers keep ─────────────────────────────────────────────────────────────────────────────
 THOUGHT = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}
 CUT_OFF = {"output": [THOUGHT], "incomplete_details": {"reason": "max_output_tokens"}}
 

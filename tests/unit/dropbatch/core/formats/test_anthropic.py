@@ -69,7 +69,6 @@ def test_document_of_bytes_is_bad(source):
     assert convert(LLAMA, {"messages": messages}, "anthropic").code == "bad_record"
 
 
-# ── what comes back ───────────────────────────────────────────────────────────────────────────────
 def test_what_never_ran_is_expired_or_canceled():
     assert result_of(code="expired")["result"] == {"type": "expired"}
     assert result_of(code="cancelled")["result"] == {"type": "canceled"}

@@ -21,7 +21,6 @@ from local.workers_ai.models.schemas import problem
 from tests.support.converted import CHAT, GPT, KIMI, LLAMA, M3, SCOUT, target_of
 from tests.support.examples import examples
 
-# ── any records at all ────────────────────────────────────────────────────────────────────────────
 MODELS = [
     *(M3, LLAMA, SCOUT, GPT, KIMI),
     *("@cf/meta/m2m100-1.2b", "@cf/openai/whisper-large-v3-turbo", "@cf/somebody/something"),
@@ -101,7 +100,6 @@ def test_any_bytes_are_line_of_text_or_no_text(records):
             assert json.loads(one.request) == {"text": f"<{text}>"}
 
 
-# ── requests as the vendors' packages write them ──────────────────────────────────────────────────
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "utmost", "", 5, None)
 
 

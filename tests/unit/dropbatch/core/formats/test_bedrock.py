@@ -134,7 +134,6 @@ def test_failed_record_has_error_instead_of_output(code, number):
     assert line == {"modelInput": MESSAGES, "error": error, "recordId": "CALL0000001"}
 
 
-# ── the files ─────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("key", "name"),
     [

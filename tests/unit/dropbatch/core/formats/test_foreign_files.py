@@ -121,7 +121,6 @@ def test_each_request_fits_published_schema(subtests):
                     assert problem(wanted["model"], record["request"], "", Behaviour()) is None
 
 
-# ── what other programs read in the lines ─────────────────────────────────────────────────────────
 def records_of(format_):
     files = [one["records"] for one in CASES.values() if one["format"] == format_]
     return [record for records in files for record in records]

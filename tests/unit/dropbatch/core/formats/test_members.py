@@ -24,7 +24,6 @@ from tests.support.converted import (
     sent,
 )
 
-# ── the table and the published schemas ───────────────────────────────────────────────────────────
 QWEN_38, GEMMA = "@cf/qwen/qwen3.8-27b", "@cf/google/gemma-4-26b-a4b-it"
 PUBLISHED = (*CHAT, QWEN_38, BGE, M3, "@cf/meta/m2m100-1.2b")
 
@@ -58,7 +57,6 @@ def test_each_limit_is_that_of_schema(model):
             assert (problem(model, request, "", Behaviour()) is None) == is_within, (name, value)
 
 
-# ── null content and tools ────────────────────────────────────────────────────────────────────────
 CONVERSE_CALL = [
     {"reasoningContent": {}},
     {"text": "Let me see."},

@@ -182,7 +182,6 @@ def test_record_without_answer_has_error_alone(code, told):
     assert line["custom_id"] == (None if code == "invalid_json" else "a")
 
 
-# ── the SDK's own types ───────────────────────────────────────────────────────────────────────────
 CHAT_TYPES = {"/v1/chat/completions": ChatCompletion, "/v1/completions": Completion}
 REQUESTS = {
     "/v1/chat/completions": {"messages": [HELLO]},

@@ -298,7 +298,6 @@ def test_message_lists_columns_and_one_as_an_example():
     assert message.endswith("'16', '17'.")
 
 
-# ── objects ───────────────────────────────────────────────────────────────────────────────────────
 OWN = {"id": 11, "title": "Pier", "tags": ["a"], "none": None, "max_tokens": 5}
 
 

@@ -233,7 +233,6 @@ def test_million_quoted_rows_use_flat_memory():
     assert (one.end.offset, one.end.line) == (len(row) * 1_000_000, 2_000_001)
 
 
-# ── blank lines: skipped without being decoded ────────────────────────────────────────────────────
 RECORD_OF = {
     "native": b'{"text":"a"}',
     "text": b"some text",

@@ -55,7 +55,6 @@ def lines_of(*sizes, ending=b"\n"):
     return b"".join(record_of(size) + ending for size in sizes)
 
 
-# ── where a batch ends ────────────────────────────────────────────────────────────────────────────
 CUTS = [
     # records' sizes, most records, most bytes, records of each batch: filled to the last byte
     ((20, 20), 10, 41, [2]),
@@ -93,7 +92,6 @@ def test_what_is_kept_of_records_that_cannot_be_sent_takes_room():
     assert [len(one.rows) for one in cuts] == [2, 2, 2, 2, 1]
 
 
-# ── what is said of each record ───────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("ending", [b"", b"\r"])
 @pytest.mark.parametrize(
     ("size", "is_sent"), [(LARGEST - 1, True), (LARGEST, True), (LARGEST + 1, False)]
