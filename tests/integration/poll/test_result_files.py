@@ -43,7 +43,7 @@ class Counted(Calls):
         found = effect()
         self.made[operation] += 1
         self.made["items read"] += len(found.get("Items", ()))
-        self.made["bytes read"] += len(found["Body"].content) if "Body" in found else 0
+        self.made["bytes read"] += found["Body"].getbuffer().nbytes if "Body" in found else 0
         return found
 
     def write(self, operation, effect):
