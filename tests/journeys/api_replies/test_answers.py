@@ -62,17 +62,6 @@ def test_failed_item_fails_its_record_with_api_message(world, api, form):
     assert json.loads(world.read(f"{world.only_folder()}/retry.jsonl"))["text"] == "hello 2"
 
 
-@pytest.mark.slow
-def test_capacity_failures_end_after_two_retries(world, api):
-    api.inject(Fault(kind="item_fails", marker="hello 3", code=3040, times=0, share=0))
-    world.run("a.jsonl", referenced(5), model=M2M)
-
-    assert codes(world) == [None, None, None, "inference_failed", None]
-    assert "3040" in world.lines()[3]["error"]["message"]
-    assert [one["count"] for one in api.accepted] == [5, 1, 1]
-    assert world.manifest()["usage"]["total_tokens"] > 0
-
-
 @pytest.mark.parametrize("nested", [False, True])
 def test_embedding_of_nulls_is_failure(world, api, nested):
     api.switch(nested_result=nested)
