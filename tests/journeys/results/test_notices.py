@@ -11,7 +11,6 @@ from botocore.exceptions import ClientError
 from functions.poll import end
 from functions.poll import files as result_files
 from functions.poll import files as segments
-from functions.poll import visit as visit_job
 from local.template import properties
 from local.workers_ai import Fault
 from shared import retry as patience
@@ -239,7 +238,7 @@ def test_output_that_is_deleted_before_the_manifest_is_written_is_not_replaced_b
     def fail(*_args, **_named):
         raise StorageError("S3 put_object: 503")
 
-    monkeypatch.setattr(visit_job, "_close", fail)
+    monkeypatch.setattr(end, "_close", fail)
     world.upload_records("a.jsonl", greetings(records), model=M2M)
     world.settle(
         minutes=20, until=lambda: any(key.endswith("output.jsonl") for key in world.objects())
