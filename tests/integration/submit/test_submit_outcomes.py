@@ -254,29 +254,6 @@ def test_rejected_probe_may_end_pause(begin, reason, status, code, is_over):
     assert lifts == ([("lift", Permit(pause), M2M)] if is_over else [])
 
 
-@pytest.mark.parametrize(
-    ("reply", "times"),
-    [
-        (told(500, 10013), 1),
-        (told(500, 3003), 1),
-        (told(502, 3030), 1),
-        (told(408, None), 1),
-        (told(400, 3003), 0),
-    ],
-)
-def test_outage_goes_on_if_its_probe_is_answered_like_a_lost_one(begin, reply, times):
-    """Whatever the code blames: each such answer makes the next probe later."""
-    at = begin(reply=reply)
-    at.permit = Permit(Pause(OUTAGE, "nonce", T - 60, T, 15.0))
-
-    at.run()
-
-    code = str(reply.code or reply.status)
-    assert [call for call in at.budget_calls if call[0] == "pause"] == [
-        ("pause", OUTAGE, T, code, at.permit)
-    ] * times
-
-
 # ── what a dead submit left ───────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(("fence", "is_settled"), [(T - 1, True), (T, True), (T + 1, False)])
 def test_submit_counts_as_dead_once_its_lease_is_over(begin, fence, is_settled):

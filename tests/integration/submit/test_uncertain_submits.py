@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shared.models import BatchState, DueKind
+from shared.models import DueKind
 from shared.pacing.breaker import Pause, PauseReason, Permit
 from shared.workers_ai.replies import OutcomeUnknown, Pending, Rejected
 from tests.support.doubles.ledger_items import T
@@ -44,13 +44,3 @@ def test_ambiguous_submit_is_counted_and_repeated_or_the_last(begin, name, polic
     assert at.batch == sent(batch, **changes, unknowable=before + 1)
     assert at.budget_calls[1:] == [("pause", OUTAGE, T, code, PERMIT)]
     assert at.counted[-1] == "AmbiguousSubmits"
-
-
-@pytest.mark.parametrize("reply", [Rejected(404, None, ""), Rejected(0, None, "no connection")])
-def test_what_is_surely_refused_is_never_ambiguous(begin, reply):
-    at = begin(replace(DUE, unknowable=3), reply)
-
-    at.run()
-
-    assert (at.batch.state, at.batch.unknowable) == (BatchState.READY, 3)
-    assert at.budget_calls[1:] == []
