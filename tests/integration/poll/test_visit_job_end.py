@@ -226,14 +226,6 @@ def test_given_up_job_has_lines_appended_so_far(visited, monkeypatch):
     assert visited.job.due_at is None, "the message says that the answers are kept"
 
 
-def test_given_up_job_without_lines_has_no_file(visited):
-    stuck(visited, None)
-
-    assert visited.visit()
-
-    assert listed(visited) == {}
-
-
 @pytest.mark.parametrize("failed", [False, True])
 def test_job_ends_as_its_manifest_says(visited, failed):
     stuck(visited, None, state=JobState.FINALIZING, error=REASON if failed else None)
