@@ -246,6 +246,12 @@ def file_entry(services: Services, job: Job, kind: Kind) -> dict[str, Any]:
 
 def _digest_of(services: Services, key: str, progress: ResultFileProgress) -> str | None:
     """A file's SHA-256; where Python cannot keep a running one, a small file is read once more."""
+    with suppress(ObjectNotFoundError):  # Who deletes a file before the job is over, lets it end.
+        return _digest(services, key, progress)
+    return None
+
+
+def _digest(services: Services, key: str, progress: ResultFileProgress) -> str | None:
     if progress.sha:
         rest = unfinished_bytes(progress.size)
         tail = services.store.get(key, progress.size - rest, rest)

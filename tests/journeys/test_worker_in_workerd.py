@@ -137,6 +137,7 @@ def test_wrong_secret_pauses_everything(world_over, bill):
     world = world_over(secret="wrong")
     world.upload_records("a.jsonl", greetings(2), model=M2M)
     world.deliver_all()
+    world.pass_time(10)
     world.tick()
     assert world.status()["waiting_for"]["code"] == "token_refused"
     assert bill() == []

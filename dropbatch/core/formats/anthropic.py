@@ -55,7 +55,7 @@ def _result(facts: BatchFacts, outcome: Outcome) -> dict[str, object]:
         given = Given.of(facts, outcome.id, outcome.result)
         made = message_object(given)
         if made is None:
-            whole = given.answer._replace(text=text_value(outcome.result))
+            whole = given.answer._replace(text=text_value(outcome.result), is_known=True)
             made = message_object(given._replace(answer=whole))
         return {"type": "succeeded", "message": made}
     if outcome.code in OTHER_RESULTS:

@@ -15,7 +15,7 @@ from tests.simulation.worlds.world import simulated
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 DENIED, GOOD = "denied.jsonl", "good.jsonl"
-MOST_DELETIONS = 5
+MOST_DELETIONS = 1
 
 
 class RefusalLaws:

@@ -74,6 +74,11 @@ def test_what_never_ran_is_expired_or_canceled():
     assert result_of(code="cancelled")["result"] == {"type": "canceled"}
 
 
+def test_answer_of_unknown_shape_is_the_messages_text():
+    message = result_of({"data": [[1, 2]]})["result"]["message"]
+    assert message["content"] == [{"type": "text", "text": '{"data":[[1,2]]}'}]
+
+
 RESULTS = [TEXT, CALL, THOUGHT, CUT_OFF, {"data": [[1, 2]]}, "Hi"]
 FAILURES = [
     *("bad_record", "rejected", "inference_failed", "internal", "expired", "cancelled"),
