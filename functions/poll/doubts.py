@@ -366,4 +366,5 @@ def end(services: Services, job: Job, batch: Batch, error: ErrorDetail, **update
 def next_poll(services: Services, job: Job, batch: Batch) -> float:
     """Seconds until a pending batch is polled next."""
     now = services.now()
-    return services.times.next_poll(job.plan.model, now - (batch.accepted_at or now), now)
+    age = now - (batch.accepted_at or now)
+    return services.times.next_poll(job.plan.model, batch.number, age, now)

@@ -133,6 +133,8 @@ def _permitted(
         elif granted > 0:
             granted -= 1
             chosen.append((one, answer))
+        else:  # Others took the tokens; who was sent a message for it would not look before long.
+            _postpone(services, one, Wait(now + REPEAT_SECONDS), now)
     return chosen
 
 

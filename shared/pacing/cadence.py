@@ -1,10 +1,12 @@
 """When to poll a pending batch, from how long the last 40 batches of its model took.
 
 The promise: without events a batch of a known model costs some three calls, and its answer waits
-a third of its time. Worth its lines, because polls are most of the calls of a rate budget.
+a third of its time; a job's first batches cost one more, and wait less, because somebody waits for
+a small job. Worth its lines, because polls are most of the calls of a rate budget.
 
-The rule: poll when a third (`SHARE`) of the batches that were still pending at this age were
-finished. Where none is known that took longer, the batch is polled when it is twice as old. A time
+The rule: poll when a third (`SHARE`; of a job's first batches `SOON_SHARE`) of the batches that
+were still pending at this age were finished. Where none is known that took longer, the batch is
+polled when it is twice as old. A time
 is known between two polls and counts as their middle; one that was finished at its first poll
 counts as quicker, so that a model that became faster is seen.
 
@@ -29,9 +31,9 @@ from shared.pacing.breaker import control_key
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-SHARE = 0.34  # Of the pending batches that should be finished at the next poll
-FIRST_POLL, UNKNOWN_POLL = 2.0, 22.0  # To the first poll of a model's first batches, and others
-SCOUTS = 6  # How many of a job's batches are the first ones of a new model
+SHARE, SOON_SHARE = 0.34, 0.2  # Of the pending batches that should be finished at the next poll
+FIRST_POLL, UNKNOWN_POLL = 1.8, 22.0  # To the first poll of a model's first batches, and others
+SCOUTS = 6  # How many of a job's batches are its first ones
 MIN_WAIT, MIN_SHARE, MAX_WAIT = 0.6, 0.15, 900.0  # Between two polls, in seconds and in ages
 MAX_FIRST_WAIT = 300.0  # Seconds to the first poll: a stall that is over must not hide speed
 HELD_POLL_SECONDS = 300.0  # To the next poll of a paused job's batch
@@ -67,17 +69,22 @@ def quantile(times: list[float], share: float) -> float:
 
 def first_poll(times: list[float], number: str, chance: float) -> float:
     """Seconds from acceptance to the first poll of the batch with a number."""
-    if not times and int(number[:8]) >= SCOUTS:
+    if not times and not _is_first(number):
         return UNKNOWN_POLL * (1 + JITTER * chance)
-    return next_poll(times, 0.0, chance)
+    return next_poll(times, number, 0.0, chance)
 
 
-def next_poll(times: list[float], age: float, chance: float) -> float:
+def next_poll(times: list[float], number: str, age: float, chance: float) -> float:
     """Seconds until a batch that is pending at this age is polled; `chance` spreads batches."""
     longer = [one for one in times if one > age]
-    wait = quantile(longer, SHARE) - age if longer else max(age, FIRST_POLL)
+    share = SOON_SHARE if _is_first(number) else SHARE
+    wait = quantile(longer, share) - age if longer else max(age, FIRST_POLL)
     latest = min(MAX_WAIT, max(age, MAX_FIRST_WAIT)) / (1 + JITTER)
     return min(max(wait, MIN_WAIT, MIN_SHARE * age), latest) * (1 + JITTER * chance)
+
+
+def _is_first(number: str) -> bool:
+    return int(number[:8]) < SCOUTS
 
 
 def stored_age(seconds: float) -> float:
@@ -97,9 +104,9 @@ class Cadence(Table):
         """Seconds from acceptance to the first poll of a batch of a model."""
         return max(first_poll(self._times(model, now), number, _chance()), self.least)
 
-    def next_poll(self, model: str, age: float, now: float) -> float:
-        """Seconds until a batch of a model, pending at this age, is polled."""
-        return max(next_poll(self._times(model, now), age, _chance()), self.least)
+    def next_poll(self, model: str, number: str, age: float, now: float) -> float:
+        """Seconds until the batch with a number, of a model, pending at this age, is polled."""
+        return max(next_poll(self._times(model, now), number, age, _chance()), self.least)
 
     def quantile(self, model: str, share: float, now: float) -> float:
         """Seconds in which this share of a model's batches is finished; 0 if nothing is known."""

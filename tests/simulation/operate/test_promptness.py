@@ -39,8 +39,8 @@ def test_small_drops_are_over_soon(seed):
 
     assert violations == []
     ticks = 90 / 60 + 60 * 17 / 60
-    # 1.65 polls a job; a tick that finds one pending wakes for it.
-    assert invocations <= 99 + 4 / 3 * ticks + 5
+    # 1.7 polls a job; a tick that finds one pending wakes for it.
+    assert invocations <= 102 + 4 / 3 * ticks + 5
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,4 @@ def test_small_drops_are_as_soon_with_events_as_without():
             world.settle(3_600)
             return median(promises.seconds_of(one) for one in dropped[10:])
 
-    assert half_of(Events()) <= half_of(Events(is_on=False)) + 0.3
+    assert half_of(Events()) <= half_of(Events(is_on=False)) + 0.4

@@ -25,7 +25,7 @@ PLAN = Plan(
     acts=(
         Drop(0.0, "0.jsonl", 5),
         Drop(1.0, "1.jsonl", 9, MODELS[1]),
-        Drop(40.0, "2.jsonl", 9),
+        Drop(130.0, "2.jsonl", 9),  # It pauses the account: after the others are over.
         Command(0.1, "", "pause"),
         Command(0.3, "", "run"),
     ),

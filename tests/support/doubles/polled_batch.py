@@ -71,7 +71,7 @@ class Doubles:
 
     send_all = send
 
-    def next_poll(self, model: str, age: float, now: float) -> float:
+    def next_poll(self, model: str, number: str, age: float, now: float) -> float:
         self.ages.append(age)
         return NEXT_POLL
 

@@ -29,14 +29,16 @@ from shared.pacing.cadence import (
 )
 
 NOW = 1_795_253_400
+LATER = "00000009"
+"""The number of a batch that is not among a job's first ones."""
 TIMES = st.lists(st.floats(0.1, 90_000), max_size=SLOTS).map(sorted)
 
 
 def polls_of(times, took):
     """The ages at which a batch is polled that takes so long."""
-    ages = [next_poll(times, 0.0, 0.0)]
+    ages = [next_poll(times, LATER, 0.0, 0.0)]
     while ages[-1] < took:
-        ages.append(ages[-1] + next_poll(times, ages[-1], 0.0))
+        ages.append(ages[-1] + next_poll(times, LATER, ages[-1], 0.0))
     return ages
 
 
@@ -50,19 +52,25 @@ def learned(took, jobs):
     return polls, times_of(tuple(bounds), NOW)
 
 
-def test_new_model_is_polled_at_2_s_then_twice_age():
-    assert polls_of([], 300) == pytest.approx([2, 4, 8, 16, 32, 64, 128, 256, 512])
+def test_new_model_is_polled_at_1_8_s_then_at_twice_age():
+    assert polls_of([], 100) == pytest.approx([1.8, 3.6, 7.2, 14.4, 28.8, 57.6, 115.2])
+
+
+def test_first_batches_of_job_are_polled_sooner():
+    times = [float(one) for one in range(10, 20)]
+    assert [next_poll(times, number, 0.0, 0.0) for number in ("00000005", LATER)] == [12, 13]
+    assert [next_poll(times, number, 14.0, 0.0) for number in ("00000005.2", LATER)] == [2.1, 2.1]
 
 
 def test_only_first_batches_of_new_model_are_polled_early():
     waits = [first_poll([], f"{number:08d}", 0.0) for number in range(SCOUTS + 2)]
     assert waits == [FIRST_POLL] * SCOUTS + [UNKNOWN_POLL] * 2
-    assert first_poll([45.0] * 5, "00000009", 0.5) == next_poll([45.0] * 5, 0.0, 0.5)
+    assert first_poll([45.0] * 5, LATER, 0.5) == next_poll([45.0] * 5, LATER, 0.0, 0.5)
 
 
 @given(TIMES, st.floats(0, 200_000), st.floats(0, 1))
 def test_waits_are_within_bounds(times, age, chance):
-    shortest, wait = next_poll(times, age, 0.0), next_poll(times, age, chance)
+    shortest, wait = next_poll(times, LATER, age, 0.0), next_poll(times, LATER, age, chance)
     assert MIN_WAIT <= shortest <= wait <= min(shortest * (1 + JITTER), MAX_WAIT) * 1.001
 
 
@@ -74,8 +82,8 @@ def test_change_of_model_is_noticed(before, after):
 
 
 def test_remembered_stall_does_not_hide_quick_model():
-    assert next_poll([33_000.0] * SLOTS, 0.0, 1.0) == pytest.approx(MAX_FIRST_WAIT)
-    assert next_poll([33_000.0] * SLOTS, 2_000.0, 1.0) == pytest.approx(MAX_WAIT)
+    assert next_poll([33_000.0] * SLOTS, LATER, 0.0, 1.0) == pytest.approx(MAX_FIRST_WAIT)
+    assert next_poll([33_000.0] * SLOTS, LATER, 2_000.0, 1.0) == pytest.approx(MAX_WAIT)
 
 
 @pytest.mark.parametrize(("by", "life"), [(900, LIFE), (901, LONG_LIFE), (36_000, LONG_LIFE)])
@@ -104,7 +112,7 @@ def job_after(bounds, chance, begins):
             first = first_poll(known, f"{number:08d}", chance.random())
             heappush(due, (now + first, 0, number, now, now + chance.uniform(5, 90), 0.0))
         elif now < finished:
-            following = now + next_poll(known, now - accepted, chance.random())
+            following = now + next_poll(known, f"{number:08d}", now - accepted, chance.random())
             heappush(due, (following, polls + 1, number, accepted, finished, now - accepted))
         else:
             calls.append(2 + polls)
