@@ -133,7 +133,7 @@ def _permitted(
         elif granted > 0:
             granted -= 1
             chosen.append((one, answer))
-        else:  # Others took the tokens; who was sent a message for it would not look before long.
+        elif (one.batch.due_at or now) > now:  # The message that was sent for it is used up.
             _postpone(services, one, Wait(now + REPEAT_SECONDS), now)
     return chosen
 

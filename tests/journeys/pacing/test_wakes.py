@@ -12,7 +12,6 @@ import functions.poll.handler
 import functions.poll.tick
 from shared.aws.queues import MAX_HOPS, PollMessage
 from shared.errors import StorageError
-from shared.models import DueKind
 from shared.pacing.breaker import Permit
 from shared.pacing.wake import LeftDue, Wakes, wake
 from tests.support.aws.resources import TABLE
@@ -158,20 +157,21 @@ def test_small_job_needs_no_tick(start, api, seconds):
 
 def test_batches_of_a_message_without_tokens_wait_for_a_second(start, api, monkeypatch):
     """Not until they are due as if the message had been lost."""
+    monkeypatch.setattr(functions.poll.due_polls, "MAX_OWN_POLLS", 0)
     world = start(MAX_REQUESTS_PER_BATCH=1)
-    api.switch(latency=60.0)
+    api.switch(latency=300.0)
     world.upload_records("a.jsonl", GREETING * 3, model=M2M)
     world.deliver_all()
-    services = functions.poll.handler.services()
-    due, _ = services.ledger.due(DueKind.POLL, world.now() + 60, 10)
-    monkeypatch.setattr(type(services.budget), "permit_polls", lambda *_: (1, Permit()))
-    services.queues.send(PollMessage(tuple((one.job_id, one.number, one.due_at) for one in due)))
+    world.pass_time(30)
+    world.tick()
+    budget = functions.poll.handler.services().budget
+    monkeypatch.setattr(type(budget), "permit_polls", lambda *_: (1, Permit()))
 
     world.deliver("PollQueue")
 
     assert sum(one["polls"] for one in api.accepted) == 1
-    later = sorted(float(one["due_at"]["N"]) - world.now() for one in world.open_items())
-    assert later[:2] == [pytest.approx(1.0, abs=0.5)] * 2
+    waits = sorted(float(one["due_at"]["N"]) - world.now() for one in world.open_items())
+    assert waits[:2] == [pytest.approx(1.0, abs=0.1)] * 2
 
 
 def test_job_of_dead_collector_is_over_in_a_minute(world, monkeypatch):
