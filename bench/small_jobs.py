@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.billed import as_slow_as_aws
-from bench.cost import COLD_SECONDS, memory_of, share_of
-from bench.meter import API_WAITS, behaviour_of
+from bench.billed import Found, as_slow_as_aws, billed
+from bench.cost import COLD_SECONDS, PRICES, memory_of, share_of
+from bench.meter import API_WAITS, FUNCTIONS, behaviour_of
 from bench.timing import grid, write_page
 from local.aws import LOCAL_ACCOUNT
 from simulation import Awkward
@@ -35,6 +35,8 @@ LATENCIES = (2.0, 10.0, 60.0)
 """Medians of what the API takes for a batch; lognormal, sigma 0.5."""
 WARMING, JOBS, GAP, SEEDS = 8, 100, 97.0, range(40)
 """Jobs of a warm stack and seconds between them; worlds of an idle one."""
+AN_HOUR, SAMPLE = 1_000, 200
+"""Jobs an hour whose cost is counted, and how many of them are run."""
 POLLS, EVENTS = Events(is_on=False), Events()
 Rows = list[tuple[float, int]]
 """Seconds without the API's own, and calls of the API."""
@@ -139,6 +141,21 @@ def idle(latency: float, events: Events) -> Rows:
     return rows
 
 
+def an_hour(events: Events) -> tuple[float, float]:
+    """Dollars, and calls of the API, for each of many jobs an hour on one stack."""
+    found = Found()
+    with measured(1, LATENCIES[1], events) as world, billed(world, found):
+        for number in range(SAMPLE):
+            lines = [json.dumps(one) for one in requests_of(number, f"{number}")]
+            world.upload(f"{number}.jsonl", lines, model=MODEL)
+            world.run(3_600 / AN_HOUR)
+        assert world.settle(3_600)
+    for name in FUNCTIONS:
+        found.used["Lambda GB-s"] += found.seconds[name] * memory_of(name) / 1024  # type: ignore[assignment]
+    dollars = sum(price * found.used[name] for name, price in PRICES.items())
+    return dollars / SAMPLE, found.used["API calls"] / SAMPLE
+
+
 def _cells(rows: Rows) -> list[str]:
     ordered = sorted(seconds for seconds, _ in rows)
     late, calls = ordered[int(0.95 * (len(ordered) - 1))], statistics.fmean(one for _, one in rows)
@@ -154,7 +171,12 @@ def _rows() -> Iterator[list[str]]:
 
 def main() -> None:
     head = ["API", "job", "95 %", "calls", "script", "95 %", "calls", "idle", "95 %", "calls"]
-    figures = grid(head, list(_rows()))
+    (polls, calls), (told, told_calls) = an_hour(POLLS), an_hour(EVENTS)
+    cost = (
+        f"A job of {AN_HOUR:,} an hour, answered after {LATENCIES[1]:.0f} s, is billed ${polls:.6f}"
+        f" and makes {calls:.1f} calls; with events ${told:.6f} and {told_calls:.1f}."
+    )
+    figures = grid(head, list(_rows())) + "\n\n" + cost
     write_page(WRITTEN, "python -m bench.small_jobs", figures=figures)
 
 
