@@ -169,7 +169,7 @@ class EventLaws:
 
 
 def _is_polled(batch: Wire) -> bool:
-    """Whether a batch is outstanding, or waits to be divided."""
+    """Whether a batch is outstanding, or waits to be divided or ended."""
     return batch["state"]["S"] in OUTSTANDING or (
-        "isolating" in batch and batch["state"]["S"] == "ready"
+        not batch.keys().isdisjoint({"isolating", "ending"}) and batch["state"]["S"] == "ready"
     )

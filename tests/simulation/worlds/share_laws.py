@@ -173,7 +173,8 @@ class ShareLaws:
 
     def _judge_control(self, name: str, old: Wire, new: Wire) -> None:
         if name == "RATE#OUTSTANDING":
-            self._judge_watch(old, new)
+            if not self.world.calls.awkward.unprocessed:  # Else a tick cannot read every model.
+                self._judge_watch(old, new)
             return
         is_claim = old.get("nonce") == new.get("nonce")
         if name.startswith("PAUSE") and is_claim and new["reason"]["S"] == "outage":

@@ -6,6 +6,7 @@ import pytest
 
 from dropbatch.core.names import CONTROL_PK
 from shared.aws.queues import SUBMIT_GRACE_SECONDS
+from simulation import Awkward
 from tests.simulation.worlds import share_laws
 from tests.simulation.worlds.pacing_laws import CLAIM, READ, REASON, SINCE, STEP, broken_by
 from tests.simulation.worlds.share_laws import Outstanding, ShareLaws
@@ -111,7 +112,7 @@ class Given:
         job = {"plan": {"M": {"model": {"S": "m"}}}}
         dynamodb = SimpleNamespace(watchers=[], items={("JOB#a", "META"): job})
         world = SimpleNamespace(
-            calls=SimpleNamespace(held_up={}),
+            calls=SimpleNamespace(held_up={}, awkward=Awkward()),
             calls_per_minute=calls,
             kernel=kernel,
             clock=lambda: kernel.now,
