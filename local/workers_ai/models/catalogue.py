@@ -70,53 +70,8 @@ _MODELS = (
 MODELS = {model.name: model for model in _MODELS}
 
 
-_PROPERTIES: dict[str, dict[str, object]] = {
-    "@cf/baai/bge-small-en-v1.5": {
-        "max_input_tokens": "512",
-        "output_dimensions": "384",
-        "price": [{"unit": "per M input tokens", "price": 0.02, "currency": "USD"}],
-    },
-    "@cf/moonshotai/kimi-k2.6": {
-        "context_window": "262144",
-        "price": [
-            {"unit": "per M input tokens", "price": 0.95, "currency": "USD"},
-            {"unit": "per M cached input tokens", "price": 0.16, "currency": "USD"},
-            {"unit": "per M output tokens", "price": 4, "currency": "USD"},
-        ],
-        "reasoning_effort": {
-            "supported_efforts": ["high", "none"],
-            "default_effort": "high",
-            "normalizes_to": {"low": "high", "medium": "high", "max": "high"},
-            "mandatory": False,
-        },
-    },
-    "@cf/deepseek-ai/deepseek-v4-flash-0731": {
-        "require_workers_paid": "true",
-        "reasoning_effort": "Off, Low, High, Max",
-    },
-    "@cf/deepgram/nova-3": {
-        "price": [{"unit": "per audio minute", "price": 0.0052, "currency": "USD"}]
-    },
-    "@cf/qwen/qwen3-30b-a3b-fp8": {"planned_deprecation_date": "2027-01-31"},
-}
-"""Besides `async_queue`."""
-
-
-BATCH = frozenset(model.name for model in _MODELS if model.batch)
-
-
-def listing(batch: frozenset[str] = BATCH) -> Iterator[dict[str, object]]:
-    """The catalogue as `GET /accounts/{id}/ai/models/search` shows it."""
-    for number, model in enumerate(_MODELS):
-        facts: dict[str, object] = {"async_queue": "true"} if model.name in batch else {}
-        facts |= _PROPERTIES.get(model.name, {})
-        properties = [{"property_id": name, "value": value} for name, value in facts.items()]
-        yield {
-            "id": f"00000000-0000-4000-8000-{number:012d}",
-            "source": 1,
-            "name": model.name,
-            "description": f"{model.task} (local stand-in)",
-            "task": {"id": f"00000000-0000-4000-9000-{number:012d}", "name": model.task},
-            "tags": [],
-            "properties": properties,
-        }
+def listing() -> Iterator[dict[str, object]]:
+    """The catalogue as `GET /accounts/{id}/ai/models/search` shows it, without most properties."""
+    for model in _MODELS:
+        properties = [{"property_id": "async_queue", "value": "true"}] if model.batch else []
+        yield {"name": model.name, "task": {"name": model.task}, "properties": properties}

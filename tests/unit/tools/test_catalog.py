@@ -10,16 +10,43 @@ import pytest
 
 from dropbatch.core.formats.base import Task
 from dropbatch.core.models import Catalog, Efforts, catalog
-from local.workers_ai.models.catalogue import BATCH, listing
+from local.workers_ai.models.catalogue import listing
 from tests.support.converted import BGE, DEEPSEEK, KIMI, QWEN
 from tools import refresh_catalog
 from tools.refresh_catalog import CatalogError, merged, read_list
 
+PROPERTIES = {
+    BGE: {
+        "max_input_tokens": "512",
+        "output_dimensions": "384",
+        "price": [{"unit": "per M input tokens", "price": 0.02, "currency": "USD"}],
+    },
+    KIMI: {
+        "context_window": "262144",
+        "price": [
+            {"unit": "per M input tokens", "price": 0.95, "currency": "USD"},
+            {"unit": "per M cached input tokens", "price": 0.16, "currency": "USD"},
+            {"unit": "per M output tokens", "price": 4, "currency": "USD"},
+        ],
+        "reasoning_effort": {
+            "supported_efforts": ["high", "none"],
+            "default_effort": "high",
+            "normalizes_to": {"low": "high", "medium": "high", "max": "high"},
+        },
+    },
+    DEEPSEEK: {"require_workers_paid": "true", "reasoning_effort": "Off, Low, High, Max"},
+    "@cf/deepgram/nova-3": {"price": [{"unit": "per audio minute", "price": 0.0052}]},
+    QWEN: {"planned_deprecation_date": "2027-01-31"},
+}
 
-# ── Cloudflare's list of models, with changes ─────────────────────────────────────────────────────
-def rows(*without: str) -> list[dict[str, Any]]:
-    """Cloudflare's list; some models take no batches any more."""
-    return list(listing(BATCH - set(without)))
+
+def rows() -> list[dict[str, Any]]:
+    """Cloudflare's list of models."""
+    for one in (found := list(listing())):
+        given = PROPERTIES.get(str(one["name"]), {})
+        more = [{"property_id": name, "value": value} for name, value in given.items()]
+        one["properties"] = [*one["properties"], *more]
+    return found
 
 
 def with_properties(name: str, **properties: object) -> list[dict[str, Any]]:
@@ -30,7 +57,6 @@ def with_properties(name: str, **properties: object) -> list[dict[str, Any]]:
     return [*others, {"name": name, "task": {"name": task}, "properties": given}]
 
 
-# ── how the list of Cloudflare's models becomes the catalogue ─────────────────────────────────────
 COUNTED = {"total_count": 65}
 KNOWN, DAY = catalog().models, "2026-12-24"
 
@@ -49,7 +75,6 @@ def after(models):
     return {model.id: model for model in merged(KNOWN, read(models))}
 
 
-# ── what is read ──────────────────────────────────────────────────────────────────────────────────
 def test_value_may_be_text_array_or_object():
     models = read(rows())
 
@@ -67,7 +92,6 @@ def test_value_may_be_text_array_or_object():
     assert not models["@cf/baai/bge-reranker-base"].batch
 
 
-# ── what it changes ───────────────────────────────────────────────────────────────────────────────
 def test_other_price_is_taken_with_its_day():
     price = [
         {"unit": "per M input tokens", "price": 0.9},
@@ -87,7 +111,6 @@ def test_new_model_is_added_with_its_task():
     assert "@cf/new/painter" not in after([*rows(), painter, {"name": "vendor/elsewhere"}])
 
 
-# ── what is not believed ──────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -97,7 +120,10 @@ def test_new_model_is_added_with_its_task():
         (b'{"result":[{"id":"@cf/a/b"}]}', "This is no list"),
         (b'{"result":[]}', "has 0 models"),
         (as_reply(rows()[:6]), "lacks 13 of the 19 known ones that take batches"),
-        (as_reply(list(listing(frozenset()))), "of no model that it takes batches"),
+        (
+            as_reply([one | {"properties": []} for one in rows()]),
+            "of no model that it takes batches",
+        ),
         (json.dumps({"result": rows(), "result_info": COUNTED}).encode(), "has 23 of 65 models"),
         (b"[" * 100_000, "not all of one"),
     ],
