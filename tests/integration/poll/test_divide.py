@@ -156,7 +156,6 @@ def test_batch_with_piece_does_not_end_too(splitting):
     assert splitting.batch().ending is None
 
 
-# ── deciding ──────────────────────────────────────────────────────────────────────────────────────
 UNDECIDED = replace(BATCH, pieces=0)
 ALONE = replace(
     BATCH,

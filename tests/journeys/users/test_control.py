@@ -15,9 +15,6 @@ def small(start):
     return start(MAX_REQUESTS_PER_BATCH=2)
 
 
-# ── one job ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_paused_job_resumes_where_it_was(small, api):
     job_id = begun(small)
     command(small, job_id, "pause\n")

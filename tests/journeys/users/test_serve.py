@@ -98,8 +98,6 @@ def test_script_for_openai_runs_unchanged(ai, world):
         openai.types.chat.ChatCompletion.model_validate(line["response"]["body"], strict=True)
 
 
-# ── files that name other vendors' models ─────────────────────────────────────────────────────────
-
 GPT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hello"}]}
 PAGE = (ROOT / "docs/python.md").read_text("utf-8")
 

@@ -136,9 +136,6 @@ def _accepted(world: World) -> tuple[int, int]:
     return len(bodies), len(bodies) - len(set(bodies))
 
 
-# ── judged ────────────────────────────────────────────────────────────────────────────────────────
-
-
 SMALL = "@cf/baai/bge-small-en-v1.5"
 PRICED = [model.id for model in catalog().models if model.batch and model.input_price]
 

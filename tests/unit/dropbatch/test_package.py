@@ -81,7 +81,6 @@ def test_help_lists_verbs_quickly():
     assert min(seconds) < MAX_HELP_SECONDS
 
 
-# ── the separation of answers and failures, wherever the blocks end ───────────────────────────────
 ANSWERS = [
     b'{"custom_id":"%d","response":{"status_code":200,"body":{"a":"\\n"}},"error":null}\n' % n
     for n in range(5)

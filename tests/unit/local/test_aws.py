@@ -65,7 +65,6 @@ def unused_port():
         return probe.getsockname()[1]
 
 
-# ── what `make demo` sends, and what `make try` starts ────────────────────────────────────────────
 def test_records_are_short_texts_with_names():
     records = list(demo.records())
 

@@ -360,7 +360,6 @@ assert unpack.zstd_module() is zstd
     assert done.returncode == 0, done.stderr
 
 
-# ── states: laws, docstrings, the diagram and the words say the same ──────────────────────────────
 MACHINES = {"job": (NEXT_JOB_STATES, JobState, jobs), "batch": (NEXT_STATES, BatchState, batches)}
 NAMES = r"((?:`[a-z_]+`(?:, | or )?)+)"
 

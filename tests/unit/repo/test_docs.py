@@ -333,7 +333,6 @@ def test_changelog_is_in_form_of_keep_changelog():
     assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= allowed
 
 
-# ── the examples of docs/formats.md ───────────────────────────────────────────────────────────────
 PAGE = (Path(__file__).parents[3] / "docs" / "formats.md").read_text("utf-8")
 MODEL = "@cf/meta/llama-3.3-70b-instruct-fp8-fast"
 FACTS = BatchFacts("20261121T093000Z-5f3a9c1e", MODEL, "768f15b7", 1_795_253_400)

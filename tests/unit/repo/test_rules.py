@@ -153,7 +153,6 @@ def test_sizes_that_costs_are_counted_with_exist():
     assert [name for module, name in BY_SIZE if not hasattr(module, name)] == []
 
 
-# ── what is logged and measured: no line without a name, no metric that nobody sees ───────────────
 WITHOUT_A_JOB = {
     *("not an upload", "missing event not noted", "events of a model not known"),
     *("known reply not noted", "queue of events not removed", "event refused: too old"),

@@ -105,7 +105,6 @@ def test_messages_without_end_take_little(tiny):
         tracemalloc.stop()
 
 
-# ── S3's notifications: which objects arrived, under which keys ───────────────────────────────────
 AS_SENT = json.loads((ROOT / "tests/files/events.json").read_text("utf-8"))
 BRIDGED = AS_SENT["s3-eventbridge"]
 VERSION, AT = "9Zq0WkAoCOT1Vt2aU0e0FIpS4RkXJvZb", 1795253400.123

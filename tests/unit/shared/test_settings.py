@@ -138,7 +138,6 @@ def test_transport_cannot_send_secret_astray(changes):
     assert " must be " in refusal(**changes)
 
 
-# ── when the services of a process are built ──────────────────────────────────────────────────────
 @pytest.fixture
 def built(monkeypatch):
     built = []

@@ -17,7 +17,6 @@ from shared.staged_batch import decode_index, encode_index, without_references
 from shared.workers_ai import client as workers_ai
 
 
-# ── the staged object: body and index of one batch, which must never disagree ─────────────────────
 def written(value):
     return msgspec.Raw(msgspec.json.encode(value))
 

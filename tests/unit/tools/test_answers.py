@@ -78,7 +78,6 @@ def test_low_account_limit_is_explained():
     assert plan.concurrency(worker=True) > used
 
 
-# ── one file a stack ──────────────────────────────────────────────────────────────────────────────
 class Cloud:
     """AWS accounts with stacks, reached by profile, and the SAM CLI."""
 

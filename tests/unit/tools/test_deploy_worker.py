@@ -147,7 +147,6 @@ def test_without_node_it_says_what_is_missing(monkeypatch, tmp_path):
         worker.install()
 
 
-# ── the checks of the token and of the Worker's secret ────────────────────────────────────────────
 TOKEN = "secret-canary"
 BASE = "https://api.cloudflare.com/client/v4"
 REFUSED = {"success": False, "errors": [{"code": 10000, "message": "no"}]}

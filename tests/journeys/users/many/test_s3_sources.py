@@ -192,9 +192,6 @@ def test_table_is_read_and_sent_as_one(command, lake, parquet, suffix):
     assert command.world.manifest()["counts"]["succeeded"] == 50
 
 
-# ── what lies in the stack's source bucket is a source where it lies ──────────────────────────────
-
-
 SOURCE = "team-exports"
 
 

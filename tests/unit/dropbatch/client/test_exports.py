@@ -72,7 +72,6 @@ def test_embeddings_of_other_formats(format_):
     assert table.column("external_reference").to_pylist() == ["a"]
 
 
-# ── files ─────────────────────────────────────────────────────────────────────────────────────────
 def exported(kind, folder, output=THREE):
     manifest = {"model": "@cf/baai/bge-m3", "job_id": "20261121T093000Z-0a1b2c3d"}
     return export(kind, source(output), folder, manifest)

@@ -210,7 +210,6 @@ def test_columns_that_differ_are_skipped(tmp_path):
     assert merged.path.read_bytes() == first.files.output.read_bytes()
 
 
-# ── what is never done ────────────────────────────────────────────────────────────────────────────
 def test_ids_within_a_users_record_stay(tmp_path):
     record = b'{"id":4711,"text":"fail","metadata":{"id":9,"k":1},"external_reference":{"id":812,"page":2}}'  # noqa: E501
     first = finish(tmp_path, JOB, Form("native"), b'{"text":"ok"}\n' + record + b"\n", fail_marked)

@@ -16,7 +16,6 @@ from dropbatch.core.read.index import WRAPPER_BYTES
 from shared import keys
 from shared.workers_ai.transports import NO_TOKEN, ONE_A_STACK, Credentials
 
-# ── object keys: which key is an upload, one job id for one upload ────────────────────────────────
 UPLOAD = ("bucket", "inbox/a.jsonl", "v1", "etag")
 MODIFIED = datetime(2026, 11, 21, 9, 30, 0, 999_000, tzinfo=UTC)
 JOB = "20261121T093000Z-5f3a9c1e"

@@ -149,7 +149,6 @@ def test_item_that_existed_is_not_its_own(table, dynamodb):
     assert not table.create(ITEM)
 
 
-# ── data classes to DynamoDB's wire form and back: nothing is lost, nothing changes its type ──────
 times = st.one_of(st.just(0.0), st.integers(0, 2**33).map(float), st.floats(1e-9, 1e11))
 numbers = st.integers(0, 2**53)
 texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=20)

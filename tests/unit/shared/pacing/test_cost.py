@@ -126,7 +126,6 @@ def test_batches_are_due_that_have_room_only_now():
     assert with_room(JOB, JOB, batches) == []
 
 
-# ── what was spent ────────────────────────────────────────────────────────────────────────────────
 def part(**usage):
     return Part("key", 1, 1, 1, 1, 0, 10, Usage(**usage))
 

@@ -14,7 +14,6 @@ from local.workers_ai.replies import flood
 from shared.workers_ai import replies as module
 from shared.workers_ai.usage import Usage, usage_of
 
-# ── replies that hold more objects than any answer, and items beside a status ─────────────────────
 MEGABYTES = 4
 ITEM = {"id": 0, "success": True, "result": {"translated_text": "x"}}
 TWO = {"responses": [ITEM, {**ITEM, "id": 1}]}

@@ -20,7 +20,6 @@ def result_of(result=None, record=None, **failure):
     )
 
 
-# ── what is sent ──────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("params", "custom_id", "code", "member"),
     [

@@ -119,7 +119,6 @@ def test_no_effort_is_sent_that_schema_refuses(model):
                 assert problem(model, request, "", behaviour) is None, effort
 
 
-# ── no record that its published schema refuses is sent: for every model, in every format ─────────
 READ_MODELS = [
     model
     for schema in content()["schemas"].values()

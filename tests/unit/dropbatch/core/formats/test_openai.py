@@ -25,7 +25,6 @@ from tests.support.converted import (
 FORM = Form("openai")
 
 
-# ── what is sent ──────────────────────────────────────────────────────────────────────────────────
 def test_unknown_members_are_sent_as_written():
     turns = b'"messages":[{"role":"user","content":"\\u00e9"}]'
     raw = b'{"custom_id":"a","body":{%b,"odd" : {"x" : 1.50}}}' % turns

@@ -187,7 +187,6 @@ def test_text_is_not_foreign(head):
     reject_foreign_format(head)
 
 
-# ── what is a document, and what is JSON Lines: detected from the content alone ───────────────────
 BOM = b"\xef\xbb\xbf"
 
 

@@ -136,7 +136,6 @@ def test_too_large_record_keeps_early_reference(subtests, block):
             assert rows == [("", b"null"), ("too_large", REFERENCES[record]), ("", b'"b"')]
 
 
-# ── references ────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("written", "kept"),
     [

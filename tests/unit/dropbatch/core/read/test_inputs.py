@@ -196,7 +196,6 @@ def test_no_depth_of_nesting_stops_the_cut(text):
         assert cut_of(record).sendable == 0, depth
 
 
-# ── finding what a record names, and splicing its content in ──────────────────────────────────────
 PNG, WAV = b"\x89PNG\r\n\x1a\nabc", b"RIFF\x01\x02\x03\x04WAVEabc"
 CONTENTS = {"a.png": PNG, 'ä "b".png': PNG, "a.wav": WAV, "a.txt": b"text"}
 SEEING, TURBO = "@cf/meta/llama-4-scout-17b-16e-instruct", "@cf/openai/whisper-large-v3-turbo"
