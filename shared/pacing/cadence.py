@@ -4,11 +4,10 @@ The promise: without events a batch of a known model costs some three calls, and
 a third of its time; a job's first batches cost one more, and wait less, because somebody waits for
 a small job. Worth its lines, because polls are most of the calls of a rate budget.
 
-The rule: poll when a third (`SHARE`; of a job's first batches `SOON_SHARE`) of the batches that
+The rule: poll when a third (`SHARE`; for a job's first batches `SOON_SHARE`) of the batches that
 were still pending at this age were finished. Where none is known that took longer, the batch is
-polled when it is twice as old. A time
-is known between two polls and counts as their middle; one that was finished at its first poll
-counts as quicker, so that a model that became faster is seen.
+polled when it is twice as old. A time is known between two polls and counts as their middle; one
+that was finished at its first poll counts as quicker, so that a model that became faster is seen.
 
 The times are in one control item for each model: each is written into a random slot, with one
 update that reads nothing. Nothing here ever fails: without the table, what is known is used.
