@@ -1,6 +1,6 @@
 """The main job from drop to manifest: what users see in S3, as it was fixed at the beginning.
 
-Three of the tests call moto as it comes, over HTTP; other journeys have quicker services.
+Every call goes over HTTP to moto as it comes; other journeys have quicker services.
 """
 
 import gzip
@@ -25,8 +25,8 @@ def way(way):
     return {**way, "COMPLETION_EVENTS": "yes"}
 
 
-@pytest.fixture
-def moto_alone(monkeypatch):
+@pytest.fixture(autouse=True)
+def _moto_alone(monkeypatch):
     monkeypatch.setattr(quick_moto, "DIRECT", {})
 
 
@@ -43,7 +43,6 @@ def folders(world):
     return {manifest["source"]["key"].removeprefix("inbox/"): folder for folder, manifest in found}
 
 
-@pytest.mark.usefixtures("moto_alone")
 def test_records_get_their_answers_in_input_order_and_repeated_events_change_nothing(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=40)
     records = texts(85)
@@ -67,7 +66,6 @@ def test_records_get_their_answers_in_input_order_and_repeated_events_change_not
     assert [entry["requests"] for entry in listed] == [40] * 2 + [5]
 
 
-@pytest.mark.usefixtures("moto_alone")
 def test_nothing_is_left_open_and_no_message_is_lost(start, subtests):
     world = start(DEFAULT_MODEL=M2M)
     first, *others = greetings(3)
@@ -191,7 +189,6 @@ def test_bad_record_fails_alone_with_its_line(world):
     assert world.read(f"{world.only_folder()}/retry.jsonl") == b"\n".join(retried) + b"\n"
 
 
-@pytest.mark.usefixtures("moto_alone")
 def test_refused_request_fails_alone(start, api):
     world = start(MAX_REQUESTS_PER_BATCH=4)
     records = greetings(4)
