@@ -1,13 +1,10 @@
 """The local Workers AI: its protocol, answers, refusals, switches, queues and events."""
 
-import math
-from itertools import product
 
-import httpx
 import pytest
 
 from dropbatch.core import requests
-from local.workers_ai import Behaviour, Fault, SwitchError, expected_result, transport
+from local.workers_ai import Behaviour, Fault, SwitchError, expected_result
 from local.workers_ai.__main__ import main
 from local.workers_ai.behaviour import switches
 from local.workers_ai.codes import KNOWN
@@ -85,19 +82,6 @@ def test_items_are_reordered_with_references():
     for item in items:
         assert item["external_reference"] == f"row-{item['id']}"
         assert item["result"] == expected_result(BGE, TEXTS[item["id"]])
-
-
-# ── answers ───────────────────────────────────────────────────────────────────────────────────────
-def test_embeddings_have_dimension_and_unit_length(subtests):
-    embedders = [model for model in MODELS.values() if model.dimension]
-    for choice, model in product(("hash", "words"), embedders):
-        asked = {"text": ["one", "two words"]}
-        result = expected_result(model.name, asked, embedder_choice=choice)
-        with subtests.test(choice=choice, model=model.name):
-            assert result["shape"] == [2, model.dimension]
-            assert [len(row) for row in result["data"]] == [model.dimension] * 2
-            for row in result["data"]:
-                assert math.isclose(math.hypot(*row), 1, abs_tol=1e-4)
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────
@@ -234,23 +218,6 @@ def test_api_knows_what_it_would_answer():
     assert local.api.calls["poll"] == {"200": 1}
 
 
-def test_local_routes_show_and_change_server():
-    world = LocalApi()
-    client = httpx.Client(transport=transport(world.api), base_url="https://api.test/_local")
-    world.submit()
-    assert client.get("/accepted").json() == world.api.accepted
-    assert client.get("/calls").json() == {"submit": {"200": 1}}
-    assert client.put("/behaviour", json={"latency": 7}).json()["latency"] == 7
-    fault = {"kind": "3040", "times": 0}
-    assert client.post("/faults", json=fault).json() == [fault]
-    assert code(world.run(BGE, {"requests": TEXTS})) == (429, 3040)
-    assert client.delete("/faults").json() == []
-    world.submit()
-    assert client.put("/behaviour", json={"nothing": 7}).status_code == 400
-    assert client.post("/faults", json={"kind": "nothing"}).status_code == 400
-    assert client.get("/nothing").status_code == 404
-
-
 # ── queues and events ─────────────────────────────────────────────────────────────────────────────
 def test_queue_is_created_listed_and_deleted():
     world = LocalApi()
@@ -264,16 +231,6 @@ def test_queue_is_created_listed_and_deleted():
     assert world.client.delete(queue.at(queue.id)).is_success
     assert code(queue.pull()) == (404, 10104)
     assert code(world.client.get(queue.at(f"{queue.id}/consumers"))) == (404, 11000)
-
-
-@pytest.mark.parametrize(
-    ("switches", "expected"),
-    [({"queues_refused": "403/10000"}, (403, 10000)), ({"tokens": ["another"]}, (401, 10000))],
-)
-def test_callers_that_may_not_edit_queues(switches, expected):
-    world, account = LocalApi(**switches), f"/accounts/{ACCOUNT}"
-    for path in ("queues", "event_subscriptions/subscriptions"):
-        assert code(world.client.get(f"{account}/{path}")) == expected
 
 
 def test_leased_message_comes_back_until_acked():
@@ -335,21 +292,6 @@ def test_batch_sends_queued_and_succeeded():
     assert queue.heard() == ["succeeded"]
     queue.world.now += 1_000
     assert queue.taken() == []
-
-
-def test_subscription_is_listed_changed_and_deleted():
-    queue = Subscribed()
-    client, path = queue.world.client, f"{queue.subscriptions}/{queue.subscription['id']}"
-    for found, expected in ((queue.id, [queue.subscription]), ("0" * 32, [])):
-        listed = client.get(queue.subscriptions, params={"queue_id": found})
-        assert listed.json()["result"] == expected
-    assert queue.subscription["source"] == {"type": "workersAi.model", "model_name": BGE}
-    assert client.patch(path, json={"enabled": False}).json()["result"]["enabled"] is False
-    queue.world.submit()
-    queue.world.now += 10
-    assert queue.taken() == []
-    assert client.delete(path).is_success
-    assert code(client.delete(path)) == (404, 11901)
 
 
 @pytest.mark.parametrize(
