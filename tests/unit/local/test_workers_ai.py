@@ -1,6 +1,5 @@
 """The local Workers AI: its protocol, answers, refusals, switches, queues and events."""
 
-
 import pytest
 
 from dropbatch.core import requests

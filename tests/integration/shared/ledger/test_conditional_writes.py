@@ -65,6 +65,7 @@ GUARDS = {
     "refuse_rest": "refused completed_at",
     "note_control": "state control",
     "note_wait": "completed_at",
+    "leave_out_references": "completed_at",
     "end_job": "state",
     "update_leased_job": "state lease_until",
     "note_appended": "state lease_until",

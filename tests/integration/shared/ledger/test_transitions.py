@@ -302,6 +302,11 @@ TRANSITIONS = {
         lambda at, seen: at.note_wait(seen.job_id, Wait(T, "code")),
         {"wait": wire(Wait(T, "code"))},
     ),
+    "leave_out_references": (
+        JOB,
+        lambda at, seen: at.leave_out_references(seen),
+        {"without_references": True},
+    ),
     "note the end of a lasting error": (
         replace(JOB, wait=Wait(T, "code")),
         lambda at, seen: at.note_wait(seen.job_id, None),

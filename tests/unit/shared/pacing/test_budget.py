@@ -303,10 +303,21 @@ def test_model_has_room_for_any_one_or_none(given, room, until):
         ({"rate": module.Rate(0, NOW + 9, NOW - 900)}, ["too_many_calls"]),
         ({"rate": module.Rate(0, NOW - 299, NOW - 900)}, ["too_many_calls"]),
         ({"rate": module.Rate(0, NOW - 300, NOW - 900)}, []),
+        ({"rate": module.Rate(0, NOW + 9, 0.0)}, []),
     ],
 )
 def test_users_read_what_lasts(given, codes):
     assert [one.code for one in GivenBudget(**given).waits(MODEL, NOW)] == codes
+
+
+@pytest.mark.parametrize(("hold_until", "until"), [(NOW + 9, NOW + 9), (NOW, module.NEVER)])
+def test_rate_limit_that_is_over_lasts_until_a_call_shows_it(hold_until, until):
+    budget = GivenBudget(rate=module.Rate(0, hold_until, NOW - 900))
+    assert [one.until for one in budget.waits(MODEL, NOW)] == [until]
+
+
+def test_batch_that_has_a_place_is_submitted_to_full_model():
+    assert GivenBudget(full=(MODEL,)).can_submit(MODEL, NOW, has_place=True)
 
 
 @pytest.mark.parametrize(
