@@ -257,6 +257,11 @@ def test_column_named_like_member_of_request_is_used(model, header, row, request
     assert problem(model, request_, "", Behaviour()) is None
 
 
+def test_model_that_is_not_listed_and_embeds_takes_no_image():
+    reader = reader_of(Form("csv", b"text,image"), target_of("@cf/new/x", task="embeddings"))
+    assert reader.unused == ["image"]
+
+
 def test_messages_go_to_a_model_that_judges_them():
     assert sent(b"messages", TURNS_CELL, GUARD) == {"messages": [HI]}
 
