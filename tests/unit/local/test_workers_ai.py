@@ -218,18 +218,6 @@ def test_api_knows_what_it_would_answer():
 
 
 # ── queues and events ─────────────────────────────────────────────────────────────────────────────
-def test_queue_is_created_listed_and_deleted():
-    world = LocalApi()
-    queue = LocalQueue(world)
-    (shown,) = world.client.get(queue.at(""), params={"name": "events"}).json()["result"]
-    assert (shown["queue_id"], shown["queue_name"]) == (queue.id, "events")
-    assert shown["settings"]["message_retention_period"] == 345_600
-    (consumer,) = shown["consumers"]
-    assert (consumer["type"], consumer["settings"]["max_retries"]) == ("http_pull", 3)
-    assert world.client.get(queue.at(""), params={"name": "other"}).json()["result"] == []
-    assert world.client.delete(queue.at(queue.id)).is_success
-    assert code(queue.pull()) == (404, 10104)
-    assert code(world.client.get(queue.at(f"{queue.id}/consumers"))) == (404, 11000)
 
 
 def test_leased_message_comes_back_until_acked():
