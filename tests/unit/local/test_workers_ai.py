@@ -18,7 +18,6 @@ from tests.support.local_api import ACCOUNT, BGE, TEXTS, LocalApi, LocalQueue, c
 WHISPER = "@cf/openai/whisper-large-v3-turbo"
 
 
-# ── submit and poll ───────────────────────────────────────────────────────────────────────────────
 def test_submit_is_queued_in_documented_envelope():
     reply = LocalApi().run(BGE, {"requests": TEXTS})
     request_id = reply.json()["result"]["request_id"]
@@ -83,7 +82,6 @@ def test_items_are_reordered_with_references():
         assert item["result"] == expected_result(BGE, TEXTS[item["id"]])
 
 
-# ── refusals ──────────────────────────────────────────────────────────────────────────────────────
 HELLO = {"role": "user", "content": "hello"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 CALLS = {"role": "assistant", "tool_calls": [CALL]}
@@ -165,7 +163,6 @@ def test_global_limit_refuses_everything():
     assert world.poll(request_id).is_success
 
 
-# ── switches, and what tests read ─────────────────────────────────────────────────────────────────
 def test_switches_change_as_json_says():
     given = {"latency": 3, "tokens": ["one"], "shapes": {BGE: "B"}, "fault_rates": {"3040": 0.1}}
     changed = Behaviour(shuffle=False).changed(given)
@@ -215,9 +212,6 @@ def test_api_knows_what_it_would_answer():
     assert answered() == [True, True, False]
     assert local.api.would_answer("unknown", TEXTS[0]) is False
     assert local.api.calls["poll"] == {"200": 1}
-
-
-# ── queues and events ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_leased_message_comes_back_until_acked():

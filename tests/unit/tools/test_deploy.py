@@ -209,7 +209,6 @@ def test_closing_words_say_what_was_checked():
     assert "team@example.org once the link" in told
 
 
-# ── the token ─────────────────────────────────────────────────────────────────────────────────────
 @pytest.fixture
 def secrets(monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -333,7 +332,6 @@ def test_sam_cli_is_run_without_token(monkeypatch):
     assert "the-token" not in str(ran)
 
 
-# ── make destroy ──────────────────────────────────────────────────────────────────────────────────
 def test_destroy_says_what_stays():
     names = {"Bucket": "files", "Table": "ledger", "ApiToken": "secret"}
     said = destroy.what_stays(stack_in("UPDATE_COMPLETE"), names, "samconfig.local.toml")
@@ -363,7 +361,6 @@ def test_destroy_asks_first_if_there_is_an_idle_stack(account):
         assert account.questions == []
 
 
-# ── what `make destroy` removes at Cloudflare ─────────────────────────────────────────────────────
 OUTPUTS = {"BucketName": "files", "TableName": "ledger", "SubmitFunctionName": "submit"}
 VARIABLES = API | {"CLOUDFLARE_API_TOKEN_SECRET_ARN": "arn", "EVENTS_QUEUE_NAME": "dropbatch-x"}
 SUBSCRIBED = [{"id": id_, "destination": {"queue_id": queue}} for id_, queue in ("71", "82")]
