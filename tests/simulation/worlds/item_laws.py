@@ -281,8 +281,11 @@ class ItemLaws:
             self.claimed[key] = life
 
     def _judge_counts(self, key: Key, seen: Wire, old: Wire, new: Wire) -> None:
+        is_undone = new["state"]["S"] == "ready" and "submission" in new.keys() - old.keys()
         for name, most in GROWING.items():
             more = number(new, name) - number(old, name)
+            if name == "given_up" and is_undone:  # It was not sent, and has its id again.
+                more += 1
             # A submit counts from the claims that it read; a wait may have reset them since.
             if name == "claims":
                 more = min(more, number(new, name) - number(seen, name))
