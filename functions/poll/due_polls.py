@@ -117,7 +117,10 @@ def _poll(invocation: Invocation, found: list[DueItem], until: float = math.inf)
 def _permitted(
     services: Services, found: list[DueItem], now: float
 ) -> list[tuple[DueItem, Permit | None]]:
-    """The batches that may be processed now, each with its permit; the others are postponed."""
+    """The batches that may be processed now, each with its permit; the others are due later.
+
+    `Permit()` stands for one that needs no call, None for one that ends unpolled.
+    """
     asked = {one.due for one in found if needs_call(one.job, one.batch, now)}
     here = {one.due for one in found if one.due in asked and is_of_account(services, one.job)}
     granted, permit = services.budget.permit_polls(len(here), now) if here else (0, Permit())

@@ -140,8 +140,8 @@ def give_up(invocation: Invocation, job: Job) -> None:
     """End a job that could not be finished for days: `failed`; its answers stay in staging."""
     services = invocation.services
     if services.store.head(names.result(job.upload.key, job.job_id, "manifest.json")):
-        # Everything is written; only the notice could not be published.
-        _end(services, job, services.now(), is_complete=job.output.lines == job.total)
+        # The results are there; what comes after them failed for days. What is staged stays.
+        _end(services, job, services.now(), is_complete=False)
         return
     message = (
         "Dropbatch could not finish this job; the poll function's log shows why. All answers are "
@@ -246,7 +246,7 @@ def file_entry(services: Services, job: Job, kind: Kind) -> dict[str, Any]:
 
 def _digest_of(services: Services, key: str, progress: ResultFileProgress) -> str | None:
     """A file's SHA-256; where Python cannot keep a running one, a small file is read once more."""
-    with suppress(ObjectNotFoundError):  # Who deletes a file before the job is over, lets it end.
+    with suppress(ObjectNotFoundError):  # A user may delete a file before the job is over.
         return _digest(services, key, progress)
     return None
 

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 SHARE, SOON_SHARE = 0.34, 0.2  # Of the pending batches that should be finished at the next poll
 FIRST_POLL, UNKNOWN_POLL = 1.8, 22.0  # To the first poll of a model's first batches, and others
 SCOUTS = 6  # How many of a job's batches are its first ones
-MIN_WAIT, MIN_SHARE, MAX_WAIT = 0.6, 0.15, 900.0  # Between two polls, in seconds and in ages
-MAX_FIRST_WAIT = 300.0  # Seconds to the first poll: a stall that is over must not hide speed
+MIN_WAIT, MAX_WAIT = 0.6, 900.0  # Seconds between two polls
+MIN_SHARE = 0.15  # The same in ages of the batch
+MAX_FIRST_WAIT = 300.0  # Seconds, below this age: a stall that is over must not hide speed
 HELD_POLL_SECONDS = 300.0  # To the next poll of a paused job's batch
 QUICKER = 0.8
 JITTER = 0.1

@@ -6,10 +6,10 @@ times: a delayed message, which runs cycles as a tick does until nothing is due 
 
 One control item says from when until when somebody looks at what is due: the tick that runs, or the
 wake-up that is planned or runs. Whoever finds its time in it sends nothing, so a thousand batches
-send one message. Who looks is replaced in one write by the wake-up that it plans, and looks once
-more after it. Each tick replaces the item. So a lost message, or a function that dies, delays work
-to the next tick and no further. Only whoever lifts a pause replaces another who looks now: that one
-may be asleep between two cycles.
+send one message. Whoever looks puts the wake-up that it plans in its own place, in one write. What
+others noted before that write woke nobody, so it looks once more. Each tick replaces the item. So a
+lost message, or a function that dies, delays work to the next tick and no further. Only whoever
+lifts a pause replaces another who looks now: that one may be asleep between two cycles.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Wakes(Table):
     ) -> int | None:
         """Plan a wake-up, unless somebody will look soon after that time anyway; see `wake`."""
         at = max(at, now)
-        planned = math.floor(at)  # Who is woken early waits; who is woken late is late.
+        planned = math.floor(at)  # Whoever is woken early waits.
         values = {"from": planned, "until": planned + LOOKED_FOR}
         condition = "(attribute_not_exists(ticked_at) OR ticked_at < :gone OR ticked_at > :before)"
         values |= {"gone": now - TICK_EVERY - TICK_LATE, "before": at - TICK_EVERY + MIN_GAIN}

@@ -289,7 +289,7 @@ def template_of(target: Target, columns: Sequence[str]) -> Template | None:
     """The template of a job, if it has one; `UploadRefused` if its model takes no such objects."""
     found = Template(target.template, columns) if target.template else None
     if found and found.attached:
-        if target.images is False and target.shape is not Shape.AUDIO:
+        if target.images is False:
             message = f"template: {target.model} takes only text, no objects as {{…{ATTACHED}."
             raise UploadRefused("bad_options", message)
         if len(found.attached) > 1 and target.shape not in CHAT_SHAPES:

@@ -20,7 +20,6 @@ from weakref import WeakKeyDictionary
 
 from dropbatch.core.names import CONTROL_PK
 from shared.events.subscribe import PUT_OFF_FOR
-from shared.pacing.cadence import MAX_WAIT
 from tests.support.aws.wire_items import changed, number
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class WaitLaws:
         self._claimed: WeakKeyDictionary[Life, set[Key]] = WeakKeyDictionary()
         """Batches that each invocation has claimed to poll them."""
         has_events = os.environ["COMPLETION_EVENTS"] == "yes"
-        self.longest_behind = MAX_WAIT + PUT_OFF_FOR if has_events else 0.0
+        self.longest_behind = PUT_OFF_FOR if has_events else 0.0
         """Seconds for which a poll waits."""
         self.burst = items.burst
         self.bursts = {
