@@ -4,8 +4,6 @@ import pytest
 
 from dropbatch.core import requests
 from local.workers_ai import Behaviour, Fault, SwitchError, expected_result
-from local.workers_ai.__main__ import main
-from local.workers_ai.behaviour import switches
 from local.workers_ai.codes import KNOWN
 from local.workers_ai.faults import KINDS
 from local.workers_ai.models.catalogue import MODELS
@@ -180,17 +178,6 @@ WRONG = [
 def test_switches_that_are_refused(given):
     with pytest.raises(SwitchError):
         Behaviour().changed(given)
-
-
-def test_help_lists_every_switch_and_fault(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["workers_ai", "--help"])
-    with pytest.raises(SystemExit):
-        main()
-
-    shown = capsys.readouterr().out
-    for name, default, verdict, about in switches():
-        assert f"  {name}={default} ({verdict})\n      {about}\n" in shown
-    assert all(f"  {kind} (" in shown for kind in KINDS)
 
 
 def test_local_api_can_return_every_code_that_functions_know():

@@ -166,7 +166,6 @@ def test_command_is_words_of_short_object(body, word):
     assert commands.reads == (len(body) <= MAX_COMMAND_BYTES)
 
 
-# ── a job ─────────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(("job", "due_at"), [(RUNNING, T), (JOB, None)])
 def test_first_command_makes_job_due(job, due_at):
     """Unless its upload is being read."""
@@ -227,7 +226,6 @@ def test_job_paused_for_30_days_is_cancelled(control, is_ended):
     assert end_long_hold(services_of(None, ledger=ledger), job) is job
 
 
-# ── the stack ─────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("held_since", "word", "after"),
     [

@@ -180,7 +180,6 @@ def swept(ledger, changes, *batches, seconds=140.0):
     return sweep(Invocation(services, ledger.now + seconds), replace(RUNNING, **changes))
 
 
-# ── how far a visit comes ─────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("seconds", "pages"),
     [(150, 6), (140, 6), (125, 5), (106, 5), (105, 4), (45, 1), (26, 1), (25, 0), (15, 0)],
@@ -214,7 +213,6 @@ def test_status_tells_error_before_sweep_and_once(ledger):
     assert ledger.statuses == [{"code": REASON.code, "message": REASON.message}]
 
 
-# ── what follows a page ───────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize(
     ("changes", "progress", "wait"),
     [(PAUSED, HOLD, 0), (CANCELLED_JOB, END, 0), (RESUMED, RELEASE, 2 * 3)],
@@ -243,7 +241,6 @@ def test_unreadable_batches_are_passed_over(ledger, lost):
     assert {number for _, number, *_ in ledger.done} == others
 
 
-# ── what a page's batches come to ─────────────────────────────────────────────────────────────────
 def test_resumed_job_releases_at_submit_rate(ledger):
     swept(ledger, RESUMED, HELD, HELD)
 

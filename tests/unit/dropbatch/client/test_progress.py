@@ -21,7 +21,6 @@ from dropbatch.client.validate import validate
 from dropbatch.errors import Error, NoStack, NotFound, NotOver, Taken
 from tests.support.shipped import ROOT
 
-# ── how progress is shown ─────────────────────────────────────────────────────────────────────────
 NAME = "20261121T093000Z-5f3a9c1e"
 RUNNING = {
     "state": "in_progress",
@@ -160,7 +159,6 @@ def test_narrow_line_has_a_short_id_and_then_no_bar(width, line):
     assert "1 of 1 record " in progress.describe("x", one, None, 3.0)[0]
 
 
-# ── the library's words are neutral; the command line adds its own options ────────────────────────
 COMMAND_LINE = re.compile(r"(?<![\w`-])--[a-z]|(?<!\w)-o\b|`dropbatch (?!doctor`)")
 IN_COMMANDS = ("cli/", "serve/app.py")
 """What only commands use."""
@@ -217,7 +215,6 @@ def test_library_does_not_name_options():
     assert found == []
 
 
-# ── what is sent at the same time, and what a terminal shows of their names ───────────────────────
 SMALL, LARGE = 10, PART_BYTES
 
 

@@ -163,7 +163,6 @@ def test_whole_numbers_stay_whole(column, cells):
     ]
 
 
-# ── columns that are no cells ─────────────────────────────────────────────────────────────────────
 ODD = {
     "list": pa.array([[1], []]),
     "struct": pa.array([{"a": 1}, None]),
@@ -211,7 +210,6 @@ def test_list_of_messages_is_chat(make, tmp_path):
     assert json.loads(report["first"]) == {"messages": CHATS[0], "external_reference": "1"}
 
 
-# ── rows with a template, from any source ─────────────────────────────────────────────────────────
 class Dataset:
     """As one of Hugging Face's: rows are dicts, and it has features."""
 
@@ -259,7 +257,6 @@ def test_template_that_cannot_be_read_says_so(tmp_path):
         validate(iter(ROWS_OF_DATA), None, {"template": tmp_path / "none.txt"})
 
 
-# ── files of Parquet and Arrow ────────────────────────────────────────────────────────────────────
 TABLE = pa.table({"id": [1, 2], "text": ["a", "b"], "odd": [[1], [2]]})
 
 

@@ -48,7 +48,6 @@ def in_file(**members):
     return file_options(json.dumps(members).encode())
 
 
-# ── _options.json ─────────────────────────────────────────────────────────────────────────────────
 def test_unknown_member_is_named_with_nearest():
     message = refused(file_options, b'{"dead_line_hours":5}')
     assert message.startswith("_options.json: There is no option 'dead_line_hours'.")
@@ -87,7 +86,6 @@ def test_nearest_file_is_looked_for_first():
     assert options_keys("inbox/c.csv") == ["inbox/_options.json"]
 
 
-# ── metadata ──────────────────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("written", ["max_cost", "max-cost", "MAX-COST", "Max_Cost"])
 def test_option_is_read_in_every_spelling(written):
     found = {"max_cost": Decimal("0.5")}
@@ -177,7 +175,6 @@ def test_own_members_precede_defaults(request, defaults):
     assert merged.startswith(raw[:-1])
 
 
-# ── what a user gives arrives ─────────────────────────────────────────────────────────────────────
 AWKWARD = st.one_of(
     st.text(min_size=1, max_size=200),
     st.text(alphabet=" \t\r\n\"\\'{}=?b\x00\x85\u2028é", min_size=1, max_size=40),

@@ -37,7 +37,6 @@ from tests.support.doubles.api_client import (
 )
 
 
-# ── what is sent, connections that fail, and answers too large for memory ─────────────────────────
 def test_submit_is_one_post_of_very_body():
     api = Api(httpx.Response(200, json=enveloped({"status": "queued", "request_id": "id-1"})))
     assert submit(api) == Accepted("id-1")
@@ -197,7 +196,6 @@ def test_reply_of_other_api_is_read_up_to_a_size(size, status):
     assert fetched == status
 
 
-# ── the client of the API ─────────────────────────────────────────────────────────────────────────
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirect_is_not_followed(status):
     api = Api(httpx.Response(status, headers={"location": "https://evil.example/"}))
@@ -303,7 +301,6 @@ def test_token_never_shows_in_reply():
     assert TOKEN not in repr(replies)
 
 
-# ── the transports: what each sends where, and which secret goes along ────────────────────────────
 TRANSPORTS = {
     "rest": REST,
     "gateway": rest(BASE, ACCOUNT, "my-gateway"),

@@ -92,6 +92,33 @@ def test_what_is_kept_of_records_that_cannot_be_sent_takes_room():
     assert [len(one.rows) for one in cuts] == [2, 2, 2, 2, 1]
 
 
+MANY = records.OverlongRecord(b'{"custom_id":"a","body":{"x', 99)
+ROW, LATE = records.OverlongRecord(b'1,"a",bc', 99), records.OverlongRecord(b"", 99)
+
+
+@pytest.mark.parametrize(
+    ("format_", "code", "raw", "kept"),
+    [
+        ("csv", "too_large", ROW, b'1,"a"'),
+        ("csv", "too_large", b'1,"a",bc', b'1,"a"'),
+        ("csv", "invalid_utf8", b"1,a\xff", b""),
+        ("openai", "too_large", MANY, b'{"custom_id":"a"}'),
+        ("openai", "invalid_json", b'{"custom_id":"a",', b""),
+        ("openai", "bad_record", MANY, b""),
+        ("openai", "bad_record", b'{"a":1}\r', b'{"a":1}'),
+        ("text", "too_large", MANY, b""),
+    ],
+)
+def test_beginning_of_record_that_is_too_large_is_kept(format_, code, raw, kept):
+    plan = replace(plan_of((9, 99)), format=format_)
+    plan = replace(plan, form="rows", delimiter=",") if format_ == "csv" else plan
+    fault = records.UnsendableRecord(code, "", msgspec.Raw(b"null"))
+    assert records.kept_of(plan, fault, raw)[0] == kept
+    if raw is ROW or format_ == "text":
+        assert records.judge_of(plan)(raw, 1).code == "too_large"
+        assert (records.judge_of(plan)(LATE, 1) is None) == (format_ == "text")
+
+
 @pytest.mark.parametrize("ending", [b"", b"\r"])
 @pytest.mark.parametrize(
     ("size", "is_sent"), [(LARGEST - 1, True), (LARGEST, True), (LARGEST + 1, False)]
