@@ -147,7 +147,7 @@ def _instead(fault: Fault, behaviour: Behaviour) -> Reply:  # One for each kind.
         case _:
             refusal = error(fault.error_code, fault.message, fault.status)
             retry_after = fault.retry_after
-            if retry_after < 0 and refusal.code == 971:
+            if retry_after < 0 and fault.kind == "971":
                 retry_after = 60
             return failure(refusal, behaviour, retry_after)
 

@@ -94,8 +94,7 @@ CASES = {
         faults=(Fault(kind="971", on="any", times=8, retry_after=120),), observed="every call waits"
     ),
     "971 without retry-after": Case(
-        faults=(Fault(kind="971", on="any", times=8),),
-        switches={"retry_after": 0},
+        faults=(Fault(kind="error", code=971, status=429, on="any", times=8),),
         observed="every call waits",
     ),
     "bare 429": Case(
