@@ -28,7 +28,7 @@ STYLE = .venv/bin/ruff check && .venv/bin/ruff format --check && .venv/bin/mypy
 EVERYDAY := not slow and not faults and not stack and not build
 check: .venv/.stamp ## the everyday checks: style, types, unit tests with fewer examples, the main job on moto
 	$(STYLE)
-	$(DEV) -m pytest -m "$(EVERYDAY)" --hypothesis-profile=quick simulation tests/unit tests/journeys/test_main_job.py
+	$(DEV) -m pytest -m "$(EVERYDAY)" --hypothesis-profile=quick simulation tests/unit tests/integration/shared tests/journeys/test_main_job.py
 
 test: .venv/.stamp ## unit tests, and the whole path on moto and in simulated worlds
 	$(DEV) -m pytest -m "$(EVERYDAY)"
