@@ -140,8 +140,9 @@ def give_up(invocation: Invocation, job: Job) -> None:
     """End a job that could not be finished for days: `failed`; its answers stay in staging."""
     services = invocation.services
     if services.store.head(names.result(job.upload.key, job.job_id, "manifest.json")):
-        # The results are there; what comes after them failed for days. What is staged stays.
-        _end(services, job, services.now(), is_complete=False)
+        # Only what comes after it failed. A job that was given up before may lack files.
+        is_complete = job.error is None and job.output.lines == job.total
+        _end(services, job, services.now(), is_complete=is_complete)
         return
     message = (
         "Dropbatch could not finish this job; the poll function's log shows why. All answers are "
@@ -234,24 +235,20 @@ def _resume_upload(services: Services, job: Job, kind: Kind) -> tuple[Job, set[i
 
 
 def file_entry(services: Services, job: Job, kind: Kind) -> dict[str, Any]:
-    """A file that exists, as the manifest lists it; too large a local one has no `sha256`."""
+    """A file, as the manifest lists it; `sha256` is null if somebody has deleted it meanwhile."""
     progress = progress_of(job, kind)
     entry = {"name": result_file(job, kind).name, "kind": kind, "lines": progress.lines}
     if progress.size:
-        digest = _digest_of(services, file_key(job, kind), progress)
+        digest = None
+        with suppress(ObjectNotFoundError):
+            digest = _digest_of(services, file_key(job, kind), progress)
         return {**entry, "bytes": progress.size, "sha256": digest}
     content = opening_of(services.store, job, kind)
     return {**entry, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _digest_of(services: Services, key: str, progress: ResultFileProgress) -> str | None:
-    """A file's SHA-256; where Python cannot keep a running one, a small file is read once more."""
-    with suppress(ObjectNotFoundError):  # A user may delete a file before the job is over.
-        return _digest(services, key, progress)
-    return None
-
-
-def _digest(services: Services, key: str, progress: ResultFileProgress) -> str | None:
+    """A file's SHA-256; where Python keeps no running one, None, or a small file is read again."""
     if progress.sha:
         rest = unfinished_bytes(progress.size)
         tail = services.store.get(key, progress.size - rest, rest)

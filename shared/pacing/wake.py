@@ -91,7 +91,7 @@ def wake(
     try:
         planned = services.wakes.plan(at, now, at_once=at_once, instead_of=instead_of)
         if planned is not None:
-            services.queues.send(WakeMessage(planned), delay=math.floor(max(at - now, 0)))
+            services.queues.send(WakeMessage(planned), delay=math.floor(at - now))
     except StorageError as error:
         logger.warning("next tick not anticipated", reason=str(error))
         return None

@@ -228,13 +228,14 @@ def test_given_up_job_has_lines_appended_so_far(visited, monkeypatch):
 
 @pytest.mark.parametrize("failed", [False, True])
 def test_job_ends_as_its_manifest_says(visited, failed):
-    stuck(visited, None, state=JobState.FINALIZING, error=REASON if failed else None)
+    stuck(visited, None, state=JobState.FINALIZING, error=REASON if failed else None, total=0)
     visited.store.put(names.result(JOB.upload.key, visited.job_id, "manifest.json"), b"{}")
 
     assert visited.visit()
 
     assert visited.read("manifest.json") == b"{}"
     assert visited.job.state is (JobState.FAILED if failed else JobState.COMPLETED)
+    assert (visited.job.due_at is None) is failed, "what is staged for it stays"
 
 
 def test_run_without_lease_does_not_give_up_job(visited, monkeypatch):
